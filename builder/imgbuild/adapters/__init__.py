@@ -1,0 +1,1 @@
+"""Each thing outside the process behind one module."""

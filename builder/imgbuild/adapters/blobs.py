@@ -1,0 +1,139 @@
+"""Blobs by digest in a folder `blobs/<algorithm>/<hex>`: the common part of the store and of the cache."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+from typing import TYPE_CHECKING
+
+from imgbuild.adapters.durable import PendingFile, remove, storage_errors
+from imgbuild.digest import Digest, VerifiedReader, digest_of
+from imgbuild.errors import DigestMismatchError, LayoutError, MissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from imgbuild.digest import Readable
+    from imgbuild.ledger import Ledger
+
+
+class BlobFolder:
+    """Content-addressed files. Every read is checked against the digest, or says that it is not."""
+
+    def __init__(self, root: Path, *, place: str, ledger: Ledger) -> None:
+        self.root = root
+        self.place = place
+        self.ledger = ledger
+        self.repair = True
+        """Whether a damaged blob is taken out of the way, so that the next run makes it anew; not while verifying."""
+
+    def path(self, digest: Digest) -> Path:
+        """Where a blob is, or would be."""
+        return self.root / "blobs" / digest.algorithm / digest.encoded
+
+    def has(self, digest: Digest, size: int | None = None) -> bool:
+        """Whether a blob is here with that size in bytes. Its content is not looked at."""
+        try:
+            found = self.path(digest).stat()
+        except OSError:
+            return False
+        return stat.S_ISREG(found.st_mode) and size in {None, found.st_size}
+
+    @contextlib.contextmanager
+    def open(self, digest: Digest, *, subject: str) -> Iterator[Readable]:
+        """Open a blob for reading; a `MissingError` if it is not here. The bytes are not checked."""
+        try:
+            file = self.path(digest).open("rb", buffering=0)
+        except FileNotFoundError as error:
+            raise MissingError(subject, "is not in the store", expected=digest, where=str(self.root)) from error
+        except OSError as error:
+            raise LayoutError(subject, f"cannot be read: {error.strerror}", where=str(self.path(digest))) from error
+        with file:
+            yield _Counting(file, self)
+
+    def verify(self, digest: Digest, size: int, *, subject: str) -> None:
+        """Read a blob whole and check size and digest; a damaged one is put out of the way (case C58)."""
+        with self.open(digest, subject=subject) as stream:
+            try:
+                VerifiedReader(stream, digest, size, subject=subject).drain()
+            except DigestMismatchError as error:
+                self.quarantine(digest)
+                error.hint = self._hint()
+                raise
+
+    def read(self, digest: Digest, *, subject: str, max_bytes: int, size: int | None = None) -> bytes:
+        """A whole small blob, checked; at most `max_bytes`."""
+        with self.open(digest, subject=subject) as stream:
+            data = b"".join(_bounded(stream, max_bytes if size is None else min(size, max_bytes), subject))
+        hasher = digest.hasher()
+        hasher.update(data)
+        if hasher.hexdigest() != digest.encoded or (size is not None and size != len(data)):
+            self.quarantine(digest)
+            raise DigestMismatchError(
+                subject,
+                "does not have its digest",
+                expected=digest,
+                actual=f"{digest.algorithm}:{hasher.hexdigest()} ({len(data)} bytes)",
+                hint=self._hint(),
+            )
+        return data
+
+    def put(
+        self, pieces: Iterable[bytes], *, expected: Digest | None = None, subject: str = "blob"
+    ) -> tuple[Digest, int]:
+        """Write a blob under its digest; with `expected`, other bytes are refused and nothing is left."""
+        with self.pending() as pending:
+            digest, size = digest_of(_through(pieces, pending))
+            if expected is not None and digest != expected:
+                raise DigestMismatchError(
+                    subject, "does not have the recorded digest", expected=expected, actual=digest
+                )
+            self.commit(pending, digest, size)
+        return digest, size
+
+    def pending(self) -> PendingFile:
+        """A file for a blob whose digest is not known yet."""
+        return PendingFile(self.root / "blobs" / "sha256")
+
+    def commit(self, pending: PendingFile, digest: Digest, size: int) -> None:
+        """Give a pending file its name. If the same blob came first, ours replaces it with the same bytes."""
+        pending.commit(self.path(digest))
+        self.ledger.written(self.place, size)
+
+    def quarantine(self, digest: Digest) -> None:
+        """Take a damaged blob out of the way, if this folder may be repaired."""
+        if self.repair:
+            remove(self.path(digest))
+
+    def _hint(self) -> str:
+        if self.repair:
+            return "the damaged copy was removed; run it again to make or fetch it anew"
+        return "the copy on disk is damaged; `imgbuild build` makes it anew"
+
+
+class _Counting:
+    def __init__(self, file: Readable, folder: BlobFolder) -> None:
+        self._file = file
+        self._folder = folder
+
+    def read(self, size: int, /) -> bytes:
+        with storage_errors(self._folder.root):
+            data = self._file.read(size)
+        self._folder.ledger.read(self._folder.place, len(data))
+        return data
+
+
+def _bounded(stream: Readable, limit: int, subject: str) -> Iterator[bytes]:
+    left = limit + 1
+    while left and (data := stream.read(min(left, 1 << 20))):
+        left -= len(data)
+        yield data
+    if not left:
+        raise LayoutError(subject, "is too long", expected=f"at most {limit} bytes")
+
+
+def _through(pieces: Iterable[bytes], pending: PendingFile) -> Iterator[bytes]:
+    for piece in pieces:
+        pending.write(piece)
+        yield piece

@@ -1,0 +1,129 @@
+"""The repository's own files: definitions, layer definitions, their files and locks. Read once, as bytes."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.digest import Digest
+from imgbuild.errors import DocumentError, InputError, UsageError
+from imgbuild.model.image import ImageDefinition, parse_image
+from imgbuild.model.layer import File, LayerDefinition, Patch, parse_layer
+from imgbuild.model.lockfile import Input, Lock, digest_of_inputs, parse_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_FILE_BYTES = DEFAULT_LIMITS.text_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInput:
+    """A layer definition with the bytes of the files that its steps name."""
+
+    name: str
+    definition: LayerDefinition
+    files: dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInput:
+    """All that the repository says about one image."""
+
+    root: Path
+    definition: ImageDefinition
+    layers: tuple[LayerInput, ...]
+    inputs: tuple[Input, ...]
+
+    @property
+    def inputs_digest(self) -> Digest:
+        """The digest over all files that were read."""
+        return digest_of_inputs(list(self.inputs))
+
+
+class Project:
+    """A folder with `locks/` and `layers/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def find(cls, start: Path) -> Project:
+        """The nearest folder upwards that has both; a `UsageError` if there is none."""
+        for folder in (start, *start.parents):
+            if (folder / "locks").is_dir() and (folder / "layers").is_dir():
+                return cls(folder)
+        raise UsageError(
+            str(start),
+            "is not inside a folder with locks/ and layers/",
+            hint="go to the checkout, or name it with --project DIR",
+        )
+
+    def images(self) -> tuple[str, ...]:
+        """The names of all definitions."""
+        return tuple(sorted(path.stem for path in (self.root / "locks").glob("*.toml")))
+
+    def load(self, image: str) -> ImageInput:
+        """Read a definition and its layers; errors name the file."""
+        path = self.root / "locks" / f"{image}.toml"
+        if image not in self.images():
+            raise UsageError(
+                f"image {image!r}",
+                "is not defined",
+                where=f"{self.root}/locks",
+                hint=f"defined: {', '.join(self.images()) or 'none'}",
+            )
+        raw = self._read(path)
+        definition = parse_image(_toml(raw, f"locks/{image}.toml"), subject=f"locks/{image}.toml")
+        if definition.name != image:
+            raise DocumentError(
+                f"locks/{image}.toml", (f"name: is {definition.name!r}; the file's name says {image!r}",)
+            )
+        inputs = [Input(name=f"locks/{image}.toml", digest=Digest.of(raw))]
+        layers = tuple(self._layer(name, inputs) for name in definition.layers)
+        return ImageInput(root=self.root, definition=definition, layers=layers, inputs=tuple(inputs))
+
+    def lock_path(self, image: str) -> Path:
+        """Where the lock of an image is."""
+        return self.root / "locks" / f"{image}.lock.json"
+
+    def lock(self, image: str) -> Lock | None:
+        """The lock of an image, or None if it has none yet."""
+        path = self.lock_path(image)
+        return parse_lock(self._read(path), subject=f"locks/{path.name}") if path.exists() else None
+
+    def _layer(self, name: str, inputs: list[Input]) -> LayerInput:
+        folder = self.root / "layers" / name
+        where = f"layers/{name}/layer.toml"
+        raw = self._read(folder / "layer.toml")
+        definition = parse_layer(_toml(raw, where), subject=where)
+        inputs.append(Input(name=where, digest=Digest.of(raw)))
+        files: dict[str, bytes] = {}
+        for step in definition.step:
+            named = [step.source] if isinstance(step, File) else step.stages if isinstance(step, Patch) else []
+            for file in named:
+                if file not in files:
+                    files[file] = self._read(folder / file)
+                    inputs.append(Input(name=f"layers/{name}/{file}", digest=Digest.of(files[file])))
+        return LayerInput(name=name, definition=definition, files=files)
+
+    def _read(self, path: Path) -> bytes:
+        shown = path.relative_to(self.root)
+        try:
+            # A link would make the input depend on what is outside of the repository.
+            if not path.resolve(strict=True).is_relative_to(self.root.resolve()):
+                raise InputError(str(shown), "is a link that leaves the repository")
+            if path.stat().st_size > _FILE_BYTES:
+                raise InputError(str(shown), "is too large", expected=f"at most {_FILE_BYTES} bytes")
+            return path.read_bytes()
+        except OSError as error:
+            raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
+
+
+def _toml(raw: bytes, subject: str) -> Any:
+    try:
+        return tomllib.loads(raw.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DocumentError(subject, (f"is not TOML: {error}",)) from error

@@ -1,0 +1,187 @@
+"""The embedded store: an OCI image layout on disk (image-spec `image-layout.md`), with tags as `ref.name` annotations.
+
+Order of writing: blobs, then a manifest, then the name in `index.json`; each step is atomic, so an interrupted run
+leaves blobs without a name and never a name without its blobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from imgbuild import jsontext
+from imgbuild.adapters.blobs import BlobFolder
+from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, sweep, write_file
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.errors import DocumentError, LayoutError, MissingError
+from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor, ImageConfig, Manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from imgbuild.digest import Digest
+    from imgbuild.ledger import Ledger
+
+_VERSION = {"imageLayoutVersion": "1.0.0"}
+
+
+class Store(BlobFolder):
+    """An image layout."""
+
+    def __init__(self, root: Path, *, ledger: Ledger) -> None:
+        super().__init__(root, place="store", ledger=ledger)
+
+    def create(self) -> None:
+        """Make an empty layout where there is none; a folder with other things in it is refused."""
+        marker = self.root / "oci-layout"
+        if marker.exists():
+            self._check_version()
+            return
+        if self.root.exists() and any(self.root.iterdir()) and not (self.root / "blobs").is_dir():
+            raise LayoutError(
+                str(self.root), "is neither empty nor an OCI image layout", hint="choose another folder with --store"
+            )
+        with exclusive(self._lock):
+            sweep(self.root / "blobs" / "sha256")
+            if not (self.root / "index.json").exists():
+                write_file(self.root / "index.json", jsontext.compact(_index([])))
+            write_file(marker, jsontext.compact(_VERSION))
+
+    def tags(self) -> dict[str, Descriptor]:
+        """All names in the layout."""
+        found = {}
+        for entry in self._entries():
+            name = (entry.get("annotations") or {}).get(REF_NAME)
+            if isinstance(name, str):
+                found[name] = Descriptor.parse(entry, subject=f"{self.root}/index.json, {name}")
+        return found
+
+    def resolve(self, name: str) -> Descriptor:
+        """The descriptor under a tag; a `MissingError` names the tags that there are."""
+        tags = self.tags()
+        if name not in tags:
+            raise MissingError(
+                f"tag {name}",
+                "is not in the store",
+                where=str(self.root),
+                hint=f"tags there: {', '.join(sorted(tags)) or 'none'}",
+            )
+        return tags[name]
+
+    def tag(self, name: str, descriptor: Descriptor) -> None:
+        """Point a tag at a manifest, in one atomic step, keeping what others wrote (case C59)."""
+        with exclusive(self._lock):
+            entries = [entry for entry in self._entries() if (entry.get("annotations") or {}).get(REF_NAME) != name]
+            entries.append({**descriptor.as_dict(), "annotations": {REF_NAME: name}})
+            entries.sort(key=lambda entry: str((entry.get("annotations") or {}).get(REF_NAME, "")))
+            write_file(self.root / "index.json", jsontext.compact(_index(entries)))
+
+    def manifest(self, descriptor: Descriptor) -> Manifest:
+        """Read and check a manifest."""
+        subject = f"manifest {descriptor.digest}"
+        if descriptor.media_type in INDEX_TYPES:
+            raise LayoutError(subject, "is an index", expected="an image manifest of one platform")
+        raw = self.read(
+            descriptor.digest, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes, size=descriptor.size
+        )
+        return Manifest.parse(raw, media_type=descriptor.media_type, subject=subject)
+
+    def config(self, descriptor: Descriptor) -> ImageConfig:
+        """Read and check an image config."""
+        subject = f"config {descriptor.digest}"
+        raw = self.read(descriptor.digest, subject=subject, max_bytes=DEFAULT_LIMITS.config_bytes, size=descriptor.size)
+        return ImageConfig.parse(raw, subject=subject)
+
+    def descriptor_of(self, digest: Digest) -> Descriptor:
+        """The descriptor of a manifest known by digest alone; its media type is what it says of itself."""
+        subject = f"manifest {digest}"
+        raw = self.read(digest, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes)
+        value = jsontext.loads(raw, subject=subject)
+        media_type = value.get("mediaType") if isinstance(value, dict) else None
+        if not isinstance(media_type, str):
+            raise LayoutError(subject, "does not state its media type")
+        return Descriptor(media_type=media_type, digest=digest, size=len(raw))
+
+    @property
+    def _lock(self) -> Path:
+        return self.root / ".imgbuild-lock"
+
+    def _check_version(self) -> None:
+        value = self._json("oci-layout")
+        if not isinstance(value, dict) or value.get("imageLayoutVersion") != _VERSION["imageLayoutVersion"]:
+            raise LayoutError(f"{self.root}/oci-layout", "is of another version", expected="1.0.0", actual=value)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        if not (self.root / "index.json").exists():
+            raise MissingError(
+                str(self.root), "is not an OCI image layout", hint="make the base first (`make base`), or give --store"
+            )
+        value = self._json("index.json")
+        entries = value.get("manifests") if isinstance(value, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise LayoutError(f"{self.root}/index.json", "has no list of manifests")
+        return entries
+
+    def _json(self, name: str) -> Any:
+        path = self.root / name
+        try:
+            return jsontext.loads(path.read_bytes(), subject=str(path), max_bytes=DEFAULT_LIMITS.manifest_bytes)
+        except DocumentError as error:
+            raise LayoutError(str(path), error.problem) from error
+        except OSError as error:
+            raise LayoutError(str(path), f"cannot be read: {error.strerror}") from error
+
+
+class StagedStore(Store):
+    """A store whose new blobs wait in a staging folder until they are published; others see nothing of them.
+
+    One build at a time: `session` holds a lock between processes, and removes what an interrupted one left.
+    """
+
+    def __init__(self, root: Path, *, ledger: Ledger) -> None:
+        super().__init__(root, ledger=ledger)
+        self._staging = BlobFolder(root / ".imgbuild-staging", place="store", ledger=ledger)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        """Work on the store; at the end everything that was not published is removed."""
+        self.create()
+        with exclusive(self.root / ".imgbuild-build-lock"):
+            self.discard()
+            try:
+                yield
+            finally:
+                self.discard()
+
+    def path(self, digest: Digest) -> Path:
+        """Where a blob is: in the staging folder if it is new, else in the layout."""
+        staged = self._staging.path(digest)
+        return staged if staged.exists() else super().path(digest)
+
+    def pending(self) -> PendingFile:
+        """A file in the staging folder."""
+        return self._staging.pending()
+
+    def commit(self, pending: PendingFile, digest: Digest, size: int) -> None:
+        """Give a pending file its name in the staging folder."""
+        self._staging.commit(pending, digest, size)
+
+    def publish(self) -> None:
+        """Move all staged blobs into the layout. A blob has no meaning without a name, so the order does not matter."""
+        for path in self._staged():
+            move(path, self.root / "blobs" / path.parent.name / path.name)
+
+    def discard(self) -> None:
+        """Remove all staged and pending files."""
+        for path in self._staged():
+            remove(path)
+        sweep(self._staging.root / "blobs" / "sha256")
+        sweep(self.root)
+
+    def _staged(self) -> list[Path]:
+        return sorted(self._staging.root.glob("blobs/*/[0-9a-f]*"))
+
+
+def _index(entries: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": entries}

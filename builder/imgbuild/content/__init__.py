@@ -1,0 +1,1 @@
+"""Bytes in, values or bytes out: streaming, bounded, no network."""

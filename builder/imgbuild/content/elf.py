@@ -1,0 +1,128 @@
+r"""What the dynamic linker reads in an ELF file: machine, names, versions and dynamic symbols.
+
+The facts come from the program headers and the dynamic table, as `ld.so` takes them, never from section headers,
+which may be stripped and may lie. Sources: System V gABI chapters 4 and 5, the GNU extensions described in LSB Core
+5.0 (symbol versions) and glibc's `elf/dl-load.c`, `elf/dl-lookup.c`. pyelftools knows the shapes of the headers and
+the names of the constants; it only ever gets small windows of bytes, so that no count or offset of a hostile file can
+make it run long. The records of tables (symbols, tags, versions) have a fixed size and are decoded with `struct`,
+since pyelftools takes about 30 microseconds for each.
+
+Names in ELF files are bytes. They are decoded as UTF-8, and a byte that is not UTF-8 becomes the four characters
+`\xNN` (Python's `backslashreplace`): every name can be written as JSON, and no file is refused for its names.
+
+NOT checked: signatures, relocations, code, that a symbol's hash leads to it, alignment and protection of segments.
+Notes in sections of relocatable files (kernel modules) are not read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from imgbuild.config import DEFAULT_LIMITS, Limits
+from imgbuild.content.elfdynamic import Dynamic
+from imgbuild.content.elfimage import Image, is_elf
+
+__all__ = ["ElfFacts", "is_elf", "read_elf"]
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_GLIBC = re.compile(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4})*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElfFacts:
+    """The facts of one ELF file. A relocatable, core or statically linked file has empty dynamic facts.
+
+    Attributes:
+        machine: `aarch64`, `x86_64`, else the gABI's name without `EM_` in lower case, or the number as text.
+        bits: 32 or 64.
+        little_endian: the order of bytes.
+        kind: `shared`, `executable` (fixed address), `pie`, `relocatable`, `core`, else the lower-case name or number
+            of e_type. ET_DYN is `pie` when it says so (DF_1_PIE), or has an interpreter and no SONAME: libc.so.6 has
+            both and is a library.
+        soname: DT_SONAME, None where absent.
+        needed: DT_NEEDED in the order of the table.
+        rpath: DT_RPATH, split at `:`; empty items (the working directory) are kept. `()` where absent;
+            one empty item where present and empty, which stands for no directory.
+        runpath: DT_RUNPATH, likewise. Where it is present, even if empty, ld.so ignores `rpath`.
+        interpreter: PT_INTERP, None where absent.
+        build_id: lower-case hexadecimal digits of NT_GNU_BUILD_ID, None where absent.
+        imports: names of undefined dynamic symbols (weak ones too), sorted, without version, each once.
+        exports: names of defined dynamic symbols that other files can bind to (global, weak or unique; default or
+            protected visibility), sorted, each once. Includes the absolute symbols that name version nodes.
+        versions_needed: for each file name, sorted, the sorted version names wanted from it (`GLIBC_2.17`).
+        versions_defined: sorted version names that the file defines, without the base one (its own name).
+    """
+
+    machine: str
+    bits: int
+    little_endian: bool
+    kind: str
+    soname: str | None = None
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    interpreter: str | None = None
+    build_id: str | None = None
+    imports: tuple[str, ...] = ()
+    exports: tuple[str, ...] = ()
+    versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    versions_defined: tuple[str, ...] = ()
+
+    def glibc_needed(self) -> str | None:
+        """The newest `GLIBC_x.y` wanted from any file, as `x.y`; GLIBC_PRIVATE and the like do not count."""
+        return _newest_glibc(name for _, names in self.versions_needed for name in names)
+
+    def glibc_defined(self) -> str | None:
+        """The newest `GLIBC_x.y` that the file defines, as `x.y`; this is the version of a libc.so.6."""
+        return _newest_glibc(self.versions_defined)
+
+
+def read_elf(data: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMITS) -> ElfFacts:
+    """Read the facts of an ELF file, by seeking: only headers and dynamic tables are read, never the whole file.
+
+    Args:
+        data: the file, seekable; its position is moved.
+        subject: the name of the file in errors.
+        limits: `elf_symbols` and `path_bytes` are used; the other bounds are constants of `elfimage` and
+            `elfdynamic`.
+
+    Raises:
+        ArchiveError: the file is cut off, damaged, contradicts itself or exceeds a limit.
+    """
+    image = Image(data, subject, limits)
+    header, structs = image.header()
+    raw_kind, raw_machine = header["e_type"], header["e_machine"]
+    kind = _KINDS.get(raw_kind) or _plain(raw_kind, "ET_")
+    machine = _plain(raw_machine, "EM_")
+    facts: dict[str, Any] = {
+        "machine": machine,
+        "bits": structs.elfclass,
+        "little_endian": structs.little_endian,
+        "kind": kind,
+    }
+    if raw_kind in ("ET_EXEC", "ET_DYN"):
+        image.map_segments(header, structs)
+        facts["interpreter"] = image.interpreter()
+        facts["build_id"] = image.build_id()
+        table = Dynamic(image, structs.elfclass, machine)
+        facts.update(table.facts())
+        if table.is_pie or (raw_kind == "ET_DYN" and facts["interpreter"] and not facts.get("soname")):
+            facts["kind"] = "pie"
+    return ElfFacts(**facts)
+
+
+_KINDS = {"ET_REL": "relocatable", "ET_EXEC": "executable", "ET_DYN": "shared", "ET_CORE": "core"}
+
+
+def _plain(value: str | int, prefix: str) -> str:
+    """The name that pyelftools has for a constant, or the number where it has none."""
+    return value.removeprefix(prefix).lower() if isinstance(value, str) else str(value)
+
+
+def _newest_glibc(names: Iterator[str] | tuple[str, ...]) -> str | None:
+    found = [match.group(1) for name in names if (match := _GLIBC.fullmatch(name))]
+    return max(found, key=lambda text: tuple(map(int, text.split("."))), default=None)

@@ -1,0 +1,157 @@
+"""Installed Python distributions in a tree: who owns which path, and RECORD rows (packaging.python.org, recording installs).
+
+RECORD is what an installer wrote once; nobody checks it later. So it is read as a claim, compared with the bytes, and
+rewritten only in the row of a file that a step swaps.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import email.parser
+import io
+import posixpath
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.utils import canonicalize_name
+
+from imgbuild.errors import StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imgbuild.content.tree import Tree
+
+_DIST_INFO = b".dist-info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordRow:
+    """One row: the path in the image, the sha256 in hex (None if the row has none or another algorithm), the size in bytes."""
+
+    path: bytes
+    sha256: str | None
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """One installed distribution."""
+
+    name: str
+    version: str
+    folder: bytes
+    """The dist-info folder."""
+    requires: tuple[str, ...]
+    rows: tuple[RecordRow, ...]
+    problem: str | None = None
+    """Why METADATA or RECORD could not be read."""
+
+
+def distributions(tree: Tree, read: Callable[[bytes], bytes | None]) -> tuple[Distribution, ...]:
+    """All distributions with a dist-info folder, sorted by folder.
+
+    Args:
+        tree: the merged view.
+        read: the bytes of a small file of the tree, or None.
+    """
+    found = []
+    for path, node in tree.walk():
+        if node.is_directory and path.endswith(_DIST_INFO):
+            found.append(_distribution(path, read))
+    return tuple(found)
+
+
+def owners(installed: tuple[Distribution, ...]) -> dict[bytes, tuple[Distribution, ...]]:
+    """Which distributions claim a path."""
+    claims: dict[bytes, tuple[Distribution, ...]] = {}
+    for distribution in installed:
+        for row in distribution.rows:
+            claims[row.path] = (*claims.get(row.path, ()), distribution)
+    return claims
+
+
+def parse_record(raw: bytes, *, site: bytes) -> tuple[RecordRow, ...]:
+    """Rows with paths in the image; `site` is the folder that relative paths start from. ValueError if it is no RECORD."""
+    return tuple(_row(fields, site) for fields in _rows(raw))
+
+
+def rewrite_record(raw: bytes, path: bytes, *, site: bytes, sha256: str | None, size: int, subject: str) -> bytes:
+    """The RECORD with another hash and size in the row of `path`, or without that row where `sha256` is None.
+
+    Every other byte stays. A `StepError` unless exactly one row matches.
+    """
+    lines = raw.splitlines(keepends=True)
+    matching = []
+    for index, line in enumerate(lines):
+        rows = list(_rows(line))
+        if rows and _row(rows[0], site).path == path:
+            matching.append(index)
+    if len(matching) != 1:
+        raise StepError(
+            subject, "does not list the swapped file once", expected="1 row", actual=f"{len(matching)} rows"
+        )
+    if sha256 is None:
+        del lines[matching[0]]
+        return b"".join(lines)
+    line = lines[matching[0]]
+    ending = line[len(line.rstrip(b"\r\n")) :]
+    fields = next(iter(_rows(line)))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([fields[0], encoded_hash(sha256), str(size)])
+    lines[matching[0]] = text.getvalue().encode() + ending
+    return b"".join(lines)
+
+
+def encoded_hash(sha256: str) -> str:
+    """A hash as RECORD writes it: urlsafe base64 without padding (PEP 376, PEP 427)."""
+    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
+
+
+def _distribution(folder: bytes, read: Callable[[bytes], bytes | None]) -> Distribution:
+    metadata, record = read(folder + b"/METADATA"), read(folder + b"/RECORD")
+    stem = posixpath.basename(folder)[: -len(_DIST_INFO)].decode("utf-8", "backslashreplace")
+    name, _, version = stem.partition("-")
+    requires: tuple[str, ...] = ()
+    problem = None
+    if metadata is None:
+        problem = "has no METADATA"
+    else:
+        headers = email.parser.BytesHeaderParser().parsebytes(metadata)
+        name, version = str(headers.get("Name", name)), str(headers.get("Version", version))
+        requires = tuple(str(text) for text in headers.get_all("Requires-Dist", []))
+    rows: tuple[RecordRow, ...] = ()
+    if record is None:
+        problem = problem or "has no RECORD"
+    else:
+        try:
+            rows = parse_record(record, site=posixpath.dirname(folder))
+        except ValueError as error:
+            problem = f"has a RECORD that cannot be read: {error}"
+    return Distribution(
+        name=canonicalize_name(name), version=version, folder=folder, requires=requires, rows=rows, problem=problem
+    )
+
+
+def _rows(raw: bytes) -> Iterator[list[str]]:
+    try:
+        for fields in csv.reader(io.StringIO(raw.decode("utf-8"), newline="")):
+            if fields:
+                if len(fields) != 3:  # noqa: PLR2004 - path, hash, size
+                    raise ValueError(f"a row has {len(fields)} fields instead of 3")
+                yield fields
+    except csv.Error as error:
+        raise ValueError(str(error)) from error
+
+
+def _row(fields: list[str], site: bytes) -> RecordRow:
+    text, encoded, size = fields
+    path = posixpath.normpath(posixpath.join(b"/" + site, text.encode())).lstrip(b"/")
+    algorithm, _, value = encoded.partition("=")
+    sha256 = None
+    if algorithm == "sha256":
+        sha256 = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+    if size and not (size.isascii() and size.isdigit() and len(size) < 20):  # noqa: PLR2004 - beyond any file
+        raise ValueError(f"{size[:40]!r} is not a size")
+    return RecordRow(path=path, sha256=sha256, size=int(size) if size else None)

@@ -1,0 +1,436 @@
+"""One tar header block and its PAX or GNU extensions, as values; pure functions over bytes in memory.
+
+`tarstream` reads the blocks; nobody else needs this module. Sources: POSIX.1-2017 `pax` (ustar and pax formats), GNU
+tar manual "Basic Tar Format". Where GNU tar, Go's archive/tar and Python's tarfile would read the same header
+differently it is refused, because such an archive shows a different tree to each of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from zlib import adler32
+
+if TYPE_CHECKING:
+    from imgbuild.config import Limits
+
+BLOCK: Final = 512
+"""bytes of a header, and the unit to which content is padded."""
+
+_LAYOUT = struct.Struct("100s24s12s12s8sc100s8s64x16s155s8x4s")
+_USTAR = b"ustar\x0000"
+_USTAR_MAGIC = b"ustar\0"
+_GNU = b"ustar  \0"
+_NO_PREFIX = bytes(155)
+_STAR_PREFIX = 131
+_ID_LIMIT = 2**32
+_TIME_LIMIT = 2**63
+_PLACEHOLDERS = frozenset({0, 0o77777777777, 0o777777777777})
+"""ustar sizes that only say "see the PAX size": Go and tarfile write 0, others the largest octal number."""
+_OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
+_DECIMAL = re.compile(rb"[0-9]{1,20}")
+_TIME = re.compile(rb"(-?)([0-9]{1,20})(?:\.([0-9]*))?")
+_XATTR = b"SCHILY.xattr."
+_SPARSE = (b"GNU.sparse.", b"SCHILY.realsize")
+_TIMES = frozenset({b"mtime", b"atime", b"ctime"})
+_NUMBERS = frozenset({b"size", b"uid", b"gid"})
+_NAMES = frozenset({b"path", b"linkpath"})
+_MEMO = 4096
+"""number fields remembered; a layer has few modes, owners and times."""
+_LENGTH_DIGITS = 10
+"""digits of the length of a PAX record; more than any limit needs."""
+
+
+class EntryType(enum.Enum):
+    """What an entry makes."""
+
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    HARDLINK = "hardlink"
+    CHARACTER = "character"
+    BLOCK = "block"
+    FIFO = "fifo"
+
+
+# Members of an enum are looked up through its metaclass, which shows at 200,000 entries.
+_FILE, _DIRECTORY = EntryType.FILE, EntryType.DIRECTORY
+_SYMLINK, _HARDLINK = EntryType.SYMLINK, EntryType.HARDLINK
+_LINKS, _DEVICES = (_SYMLINK, _HARDLINK), (EntryType.CHARACTER, EntryType.BLOCK)
+_TYPES = {
+    b"\0": _FILE,
+    b"0": _FILE,
+    b"1": _HARDLINK,
+    b"2": _SYMLINK,
+    b"3": EntryType.CHARACTER,
+    b"4": EntryType.BLOCK,
+    b"5": _DIRECTORY,
+    b"6": EntryType.FIFO,
+    b"7": _FILE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TarEntry:
+    """One member, without its content.
+
+    `path` is normalised: no leading "./" or "/", no trailing "/", no "." or empty component, never ".."; `b""` is the
+    root itself. `mode` holds the permission bits 0o7777 only, `size` bytes of content (0 unless FILE), `mtime` whole
+    seconds since the epoch, a fraction cut toward minus infinity (case C19). `link` is the target of a SYMLINK exactly
+    as stored, of a HARDLINK normalised like `path`. `xattrs` come from SCHILY.xattr.* records, sorted by name (case
+    C24); `device` is (major, minor) of CHARACTER and BLOCK.
+    """
+
+    path: bytes
+    type: EntryType
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: int
+    link: bytes = b""
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    device: tuple[int, int] | None = None
+
+
+class _Draft:
+    """A `TarEntry` while it is being filled.
+
+    A frozen dataclass assigns each field through `object.__setattr__`, which would be a third of the time of reading an
+    entry. This class has the same slots, so that a filled one can become a `TarEntry` by changing its class.
+    """
+
+    __slots__ = tuple(TarEntry.__slots__)
+
+    path: bytes
+    type: EntryType
+    mode: int
+    uid: int
+    gid: int
+    size: int
+    mtime: int
+    link: bytes
+    xattrs: tuple[tuple[str, bytes], ...]
+    device: tuple[int, int] | None
+
+    def entry(self) -> TarEntry:
+        self.__class__ = TarEntry  # type: ignore[assignment]
+        return cast("TarEntry", self)
+
+
+class HeaderError(Exception):
+    """What is wrong with an entry, as a clause; `TarReader` makes it an `ArchiveError` with layer and offset."""
+
+
+class Header(NamedTuple):
+    """The fields of a header block, as stored; `owner` is mode, uid and gid, `device` major and minor."""
+
+    name: bytes
+    owner: bytes
+    size: bytes
+    mtime: bytes
+    checksum: bytes
+    flag: bytes
+    link: bytes
+    magic: bytes
+    device: bytes
+    prefix: bytes
+    trailer: bytes
+
+    @classmethod
+    def at(cls, data: bytes, offset: int) -> Header:
+        """The header in `data[offset : offset + 512]`."""
+        return cls(*_LAYOUT.unpack_from(data, offset))
+
+
+class _Times(dict[bytes, int]):
+    def __missing__(self, field: bytes) -> int:
+        if len(self) > _MEMO:
+            self.clear()
+        self[field] = value = _in_time(number(field))
+        return value
+
+
+class _Owners(dict[bytes, tuple[int, int, int]]):
+    def __missing__(self, field: bytes) -> tuple[int, int, int]:
+        if len(self) > _MEMO:
+            self.clear()
+        mode, uid, gid = (number(field[start : start + 8]) for start in (0, 8, 16))
+        self[field] = value = (mode & 0o7777, _in_32_bits(uid), _in_32_bits(gid))
+        return value
+
+
+class Memo:
+    """Fields that were seen before and what they say; one for each reader."""
+
+    __slots__ = ("owners", "times")
+
+    def __init__(self) -> None:
+        self.owners = _Owners()
+        self.times = _Times()
+
+
+def number(field: bytes) -> int:
+    """A number field: octal with spaces before and spaces or NULs behind, or GNU base-256; blank is 0."""
+    if field[-1] == 0 and field[:-1].isdigit():
+        try:
+            return int(field[:-1], 8)
+        except ValueError:
+            raise HeaderError(f"has a number field that is not octal: {field!r}") from None
+    if field[0] & 0x80:
+        # Big-endian two's complement behind one marker bit.
+        bits = 8 * len(field) - 1
+        value = int.from_bytes(field, "big") & ((1 << bits) - 1)
+        return value - (1 << bits) if field[0] & 0x40 else value
+    if match := _OCTAL.fullmatch(field):
+        return int(match[1] or b"0", 8)
+    raise HeaderError(f"has a number field that is neither octal nor base-256: {field!r}")
+
+
+def checksum_fits(data: bytes, offset: int, field: bytes) -> bool:
+    """Whether the checksum field of the header at an offset is its sum, the field itself counting as spaces."""
+    # adler32 from 0 is the plain sum modulo 65521, which 256 bytes cannot reach; sum() takes many times as long.
+    total = adler32(data[offset : offset + 256], 0) & 0xFFFF
+    total += adler32(data[offset + 256 : offset + 512], 0) & 0xFFFF
+    total += 8 * 32 - sum(field)
+    if field == b"%06o\0 " % total:
+        return True
+    match = _OCTAL.fullmatch(field)
+    if match is None or not match[1]:
+        return False
+    # Tars of the eighties summed signed bytes, and readers accept both ever since.
+    signed = total - 256 * sum(byte >> 7 for byte in data[offset : offset + 148] + data[offset + 156 : offset + 512])
+    return int(match[1], 8) in {total, signed}
+
+
+def records(data: bytes) -> dict[bytes, bytes]:
+    """The records of one PAX header, `LENGTH KEY=VALUE` and a newline each; the last one of a key wins.
+
+    Raises `HeaderError` for anything malformed, never skips it, and for sparse files (case C23). Keys with an empty
+    value stay in: they delete.
+    """
+    found: dict[bytes, bytes] = {}
+    start = 0
+    while start < len(data):
+        space = data.find(b" ", start, start + _LENGTH_DIGITS + 1)
+        if space < 0 or not data[start:space].isdigit():
+            raise HeaderError(f"has a malformed PAX header: no record length at its byte {start}")
+        end = start + int(data[start:space])
+        key, equals, value = data[space + 1 : end - 1].partition(b"=")
+        if not space < end - 1 < len(data) or data[end - 1] != ord("\n") or not key or not equals:
+            raise HeaderError(f"has a malformed PAX header: no KEY=VALUE and newline at its byte {start}")
+        _check(key, value)
+        found[key] = value
+        start = end
+    return found
+
+
+def global_records(data: bytes) -> dict[bytes, bytes]:
+    """The records of a global PAX header that matter: uid, gid, mtime. `HeaderError` as `records`.
+
+    Go, and with it every container engine, ignores global headers; GNU tar and POSIX apply them. Owner and time follow
+    POSIX (git writes times so); what would make another tree is refused.
+    """
+    found = records(data)
+    for key in found:
+        if key in _NAMES or key == b"size" or key.startswith(_XATTR):
+            raise HeaderError(f"has {_show(key)} in a global PAX header; readers disagree about that")
+    return {key: value for key, value in found.items() if key in {b"uid", b"gid", b"mtime"}}
+
+
+def long_name(data: bytes) -> bytes:
+    """The name in the content of a GNU long name header: NUL-terminated, not empty."""
+    name = data.rstrip(b"\0")
+    if not name or b"\0" in name:
+        raise HeaderError("has a GNU long name that is empty or holds a NUL")
+    return name
+
+
+def name_of(header: Header) -> bytes:
+    """The name that the header block itself holds: ustar prefix and name."""
+    name = header.name.partition(b"\0")[0]
+    if header.prefix[0] and header.magic.startswith(_USTAR_MAGIC):
+        return header.prefix.partition(b"\0")[0] + b"/" + name
+    return name
+
+
+def entry(header: Header, extra: dict[bytes, bytes], memo: Memo, limits: Limits) -> TarEntry:
+    """The entry of a header, with the PAX records (and GNU names as `path` and `linkpath`) that apply to it.
+
+    Raises `HeaderError`. NOT checked: the checksum.
+    """
+    draft = _Draft()
+    raw, owner, size, mtime, _, flag, link, magic, device, prefix, _ = header
+    kind = _TYPES.get(flag)
+    if kind is None:
+        raise HeaderError(_unknown(flag))
+    name = raw.partition(b"\0")[0]
+    if prefix != _NO_PREFIX or magic != _USTAR:
+        _check_format(header)
+        name = name_of(header)
+    draft.mode, draft.uid, draft.gid = memo.owners[owner]
+    draft.mtime = memo.times[mtime]
+    draft.size = number(size)
+    draft.link = link.partition(b"\0")[0] if kind in _LINKS else b""
+    draft.xattrs = ()
+    draft.device = _device(device) if kind in _DEVICES else None
+    if extra:
+        name = extra.get(b"path") or name
+        _apply(extra, draft, link=kind in _LINKS)
+    if name.endswith(b"/") and kind is _FILE:
+        kind = _directory(flag)
+    if draft.size:
+        _check_size(kind, draft.size, limits)
+    draft.type = kind
+    draft.path = path = _normal(name, limits)
+    if not path and (not name or kind is not _DIRECTORY):
+        raise HeaderError(f"puts a {kind.value} in place of the root" if name else "has an empty name")
+    if kind in _LINKS:
+        draft.link = _target(kind, draft.link, limits)
+    return draft.entry()
+
+
+def _apply(extra: dict[bytes, bytes], draft: _Draft, *, link: bool) -> None:
+    """Replace what PAX records replace; an empty record keeps what the header says."""
+    if link:
+        draft.link = extra.get(b"linkpath") or draft.link
+    if uid := extra.get(b"uid"):
+        draft.uid = _in_32_bits(int(uid))
+    if gid := extra.get(b"gid"):
+        draft.gid = _in_32_bits(int(gid))
+    if mtime := extra.get(b"mtime"):
+        draft.mtime = _seconds(mtime)
+    if size := extra.get(b"size"):
+        draft.size = _size(draft.size, int(size))
+    draft.xattrs = _xattrs(extra)
+
+
+def _in_32_bits(value: int) -> int:
+    if not 0 <= value < _ID_LIMIT:
+        raise HeaderError(f"has an owner or device number out of range: {value}")
+    return value
+
+
+def _device(field: bytes) -> tuple[int, int]:
+    return _in_32_bits(number(field[:8])), _in_32_bits(number(field[8:]))
+
+
+def _in_time(value: int) -> int:
+    if not -_TIME_LIMIT <= value < _TIME_LIMIT:
+        raise HeaderError(f"has a time out of range: {value}")
+    return value
+
+
+def _check(key: bytes, value: bytes) -> None:
+    """Refuse a PAX record whose value is not what its key wants."""
+    if b"\0" in key or (key in _NAMES and b"\0" in value):
+        raise HeaderError(f"has a NUL in the PAX record {_show(key)}")
+    if key.startswith(_SPARSE):
+        raise HeaderError(f"is a sparse file ({_show(key)}); write the layer without sparse files")
+    wanted = _TIME if key in _TIMES else _DECIMAL if key in _NUMBERS else None
+    if wanted and value and not wanted.fullmatch(value):
+        raise HeaderError(f"has a malformed number in the PAX record {_show(key)}: {_show(value)}")
+
+
+def _check_format(header: Header) -> None:
+    """Refuse magics that nobody defines, and prefixes that are one in some readers only."""
+    prefix = header.prefix
+    if header.magic.startswith(_USTAR_MAGIC):
+        if header.trailer == b"tar\0" and b"\0" not in prefix[: _STAR_PREFIX + 1]:
+            raise HeaderError("has the star format with a prefix of more than 131 bytes; readers disagree about that")
+    elif header.magic == _GNU:
+        # GNU keeps atime and ctime here; Go before 1.8 wrote a prefix with this magic, and Go still guesses.
+        if prefix != _NO_PREFIX and not (_is_number(prefix[:12]) and _is_number(prefix[12:24])):
+            raise HeaderError("has the GNU format and a ustar prefix; readers disagree about its name")
+    elif any(header.magic):
+        raise HeaderError(f"has an unknown magic: {header.magic!r}; known are ustar, GNU and none (v7)")
+    elif prefix[0]:
+        raise HeaderError("has the v7 format and a ustar prefix; readers disagree about its name")
+
+
+def _is_number(field: bytes) -> bool:
+    return bool(field[0] & 0x80 or _OCTAL.fullmatch(field))
+
+
+def _size(stored: int, wanted: int) -> int:
+    if stored != wanted and stored not in _PLACEHOLDERS:
+        raise HeaderError(
+            f"has two sizes, {stored} in its header and {wanted} in PAX, so that readers see other entries"
+        )
+    return wanted
+
+
+def _seconds(record: bytes) -> int:
+    match = _TIME.fullmatch(record)
+    if match is None:
+        raise HeaderError(f"has a malformed time: {_show(record)}")
+    seconds = int(match[2])
+    if match[1]:
+        seconds = -seconds - bool((match[3] or b"").strip(b"0"))
+    return _in_time(seconds)
+
+
+def _xattrs(extra: dict[bytes, bytes]) -> tuple[tuple[str, bytes], ...]:
+    found = []
+    for key, value in extra.items():
+        if value and key.startswith(_XATTR):
+            try:
+                found.append((key[len(_XATTR) :].decode(), value))
+            except UnicodeDecodeError:
+                raise HeaderError(f"has an xattr name that is not UTF-8: {_show(key)}") from None
+    return tuple(sorted(found))
+
+
+def _directory(flag: bytes) -> EntryType:
+    # v7 had no directories: a name with a slash at its end was one, and only the flag NUL still means v7.
+    if flag != b"\0":
+        raise HeaderError("is a file whose name ends in a slash; readers disagree about that")
+    return _DIRECTORY
+
+
+def _check_size(kind: EntryType, size: int, limits: Limits) -> None:
+    if kind is not _FILE:
+        raise HeaderError(f"is a {kind.value} and claims {size} bytes of content; readers disagree about that")
+    if not 0 <= size <= limits.layer_bytes:
+        raise HeaderError(f"has a size of {size} bytes; limit {limits.layer_bytes} (layer_bytes)")
+
+
+def _target(kind: EntryType, raw: bytes, limits: Limits) -> bytes:
+    if not raw or len(raw) > limits.path_bytes:
+        raise HeaderError(f"is a {kind.value} to a target of {len(raw)} bytes; limit {limits.path_bytes} (path_bytes)")
+    if kind is _SYMLINK:
+        return raw
+    target = _normal(raw, limits)
+    if not target:
+        raise HeaderError("is a hard link to the root directory")
+    return target
+
+
+def _normal(raw: bytes, limits: Limits) -> bytes:
+    if len(raw) > limits.path_bytes:
+        raise HeaderError(f"has a path of {len(raw)} bytes; limit {limits.path_bytes} (path_bytes)")
+    path = raw[:-1] if raw.endswith(b"/") else raw
+    framed = b"/" + path + b"/"
+    # Two searches find all that is left to be normalised; most names have none of it.
+    if b"//" in framed or b"/." in framed:
+        parts = [part for part in raw.split(b"/") if part not in {b"", b"."}]
+        if b".." in parts:
+            raise HeaderError(f"has a '..' component in a path: {_show(raw)}")
+        path = b"/".join(parts)
+    if path.count(b"/") >= limits.path_depth:
+        raise HeaderError(f"has a path of too many components; limit {limits.path_depth} (path_depth)")
+    return path
+
+
+def _unknown(flag: bytes) -> str:
+    if flag == b"S":
+        return "is a sparse file (GNU type 'S'); write the layer without sparse files"
+    return f"has the unknown type {flag!r}"
+
+
+def _show(value: bytes) -> str:
+    """Bytes for a message, cut to a length that fits on a screen."""
+    return repr(value[:200]) + ("..." if len(value) > 200 else "")  # noqa: PLR2004

@@ -1,0 +1,230 @@
+"""Wheels as archives of bytes (PEP 427): checked before anything is believed, installed by RECORD without running pip.
+
+The reading of wheel metadata, RECORD checks, script generation and the new RECORD are `installer`'s work; ours are the
+bounds, the refusal of archives that different readers would read differently, and handing the files to a tree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from imgbuild.config import DEFAULT_LIMITS, MIB, Limits
+from imgbuild.content.packages import encoded_hash
+from imgbuild.digest import Digest, digest_of
+from imgbuild.errors import ArchiveError, StepError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from installer.records import RecordEntry
+    from installer.scripts import ScriptSection
+
+INSTALL_BYTES = 512 * MIB
+"""bytes of all files of a wheel that is installed; it is held in memory."""
+_MEMBER_BYTES = 8 * 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelEntry:
+    """One file that a wheel installs."""
+
+    path: bytes
+    data: bytes
+    executable: bool
+
+
+@contextlib.contextmanager
+def open_archive(file: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMITS) -> Iterator[zipfile.ZipFile]:
+    """Open a zip archive and refuse what readers disagree about: duplicates, overlaps, traversal, encryption.
+
+    All errors of the archive inside the block become an `ArchiveError`. Member hashes are not checked here.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            _check(archive, subject, limits)
+            yield archive
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, RuntimeError) as error:
+        raise ArchiveError(subject, f"is not a sound zip archive: {error}") from error
+
+
+@contextlib.contextmanager
+def open_member(file: BinaryIO, member: str, *, subject: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open one member for reading; gives the stream and its size in bytes. The CRC is checked at its end."""
+    with open_archive(file, subject=subject) as archive:
+        try:
+            info = archive.getinfo(member)
+        except KeyError as error:
+            raise ArchiveError(subject, "has no such member", expected=member) from error
+        with archive.open(info) as stream:
+            yield stream, info.file_size  # type: ignore[misc]
+
+
+def member_digest(file: BinaryIO, member: str, *, subject: str) -> tuple[Digest, int]:
+    """The sha256 and size in bytes of one member."""
+    with open_member(file, member, subject=subject) as (stream, _):
+        return digest_of(iter(lambda: stream.read(1 << 20), b""))
+
+
+def check_tags(filename: str, *, python: str, machine: str, subject: str) -> None:
+    """Refuse a wheel whose tags do not fit the image's Python and machine (PEP 425); `python` as 3.12.
+
+    Which glibc a manylinux tag asks for is not compared here; the static verification compares ELF facts instead.
+    """
+    try:
+        tags = parse_wheel_filename(filename)[3]
+    except InvalidWheelFilename as error:
+        raise StepError(subject, "has no valid wheel file name", actual=filename) from error
+    major, minor = (int(part) for part in python.split("."))
+    platforms = [
+        *(f"manylinux_2_{glibc}_{machine}" for glibc in range(17, 60)),
+        f"manylinux2014_{machine}",
+        f"linux_{machine}",
+    ]
+    good: set[Tag] = {
+        *cpython_tags((major, minor), platforms=platforms),
+        *compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=platforms),
+    }
+    if not tags & good:
+        raise StepError(
+            subject,
+            "is not for the image's Python and machine",
+            expected=f"a tag for CPython {python} on linux {machine}",
+            actual=", ".join(sorted(str(tag) for tag in tags)),
+        )
+
+
+def install(
+    file: BinaryIO, *, filename: str, site: bytes, scripts: bytes | None, interpreter: str, subject: str
+) -> tuple[WheelEntry, ...]:
+    """The files that installing this wheel gives, RECORD and INSTALLER included, sorted by path.
+
+    Raises:
+        ArchiveError: RECORD does not match the members, or the archive is not sound.
+        StepError: the wheel has parts that we do not place (headers, data), or scripts without a place for them.
+    """
+    from installer import install as run  # noqa: PLC0415 - only when a wheel is installed
+    from installer.exceptions import InstallerError  # noqa: PLC0415
+    from installer.sources import WheelFile  # noqa: PLC0415
+
+    with open_archive(file, subject=subject) as archive:
+        if sum(info.file_size for info in archive.infolist()) > INSTALL_BYTES:
+            raise ArchiveError(subject, "is too large to install", expected=f"at most {INSTALL_BYTES} bytes")
+        # WheelFile takes name and version from the archive's file name, which an open file does not have.
+        archive.filename = filename
+        destination = _destination(site, scripts, interpreter, subject)
+        try:
+            source = WheelFile(archive)
+            source.validate_record(validate_contents=True)
+            run(source, destination, {"INSTALLER": b"imgbuild\n"})
+        except (InstallerError, ValueError, KeyError) as error:
+            raise ArchiveError(subject, f"cannot be installed by its RECORD: {error}") from error
+        return tuple(sorted(destination.files, key=lambda entry: entry.path))
+
+
+def distribution_of(filename: str) -> tuple[str, str]:
+    """Normalised name and version of a wheel's file name."""
+    name, version, _, _ = parse_wheel_filename(filename)
+    return canonicalize_name(name), str(version)
+
+
+def _check(archive: zipfile.ZipFile, subject: str, limits: Limits) -> None:
+    infos = archive.infolist()
+    if len(infos) > limits.wheel_entries:
+        raise ArchiveError(
+            subject, "has too many members", expected=f"at most {limits.wheel_entries}", actual=len(infos)
+        )
+    names: set[str] = set()
+    for info in infos:
+        _check_name(info, names, subject)
+        if info.file_size > _MEMBER_BYTES:
+            raise ArchiveError(subject, "has a member that is too large", actual=info.filename)
+        if info.file_size > limits.ratio_floor and info.file_size > limits.compression_ratio * info.compress_size:
+            raise ArchiveError(subject, "has a member that unpacks to far more than it holds", actual=info.filename)
+    end = 0
+    for info in sorted(infos, key=lambda item: item.header_offset):
+        if info.header_offset < end:
+            raise ArchiveError(subject, "has members that overlap", actual=info.filename)
+        end = info.header_offset + 30 + info.compress_size
+
+
+def _check_name(info: zipfile.ZipInfo, names: set[str], subject: str) -> None:
+    name = info.filename
+    if name in names:
+        raise ArchiveError(subject, "lists a member twice", actual=name)
+    names.add(name)
+    parts = name.rstrip("/").split("/")
+    if (
+        name.startswith("/")
+        or "\\" in name
+        or "\0" in info.orig_filename
+        or any(part in {"", ".", ".."} for part in parts)
+    ):
+        raise ArchiveError(subject, "has a member outside of the archive's root", actual=name[:200])
+    kind = (info.external_attr >> 16) & 0o170000
+    if kind not in {0, 0o100000, 0o040000}:
+        raise ArchiveError(subject, "has a member that is a link or a device", actual=name[:200])
+    if info.flag_bits & 0x1:
+        raise ArchiveError(subject, "is encrypted", actual=name[:200])
+
+
+def _destination(site: bytes, scripts: bytes | None, interpreter: str, subject: str) -> Any:
+    from installer.destinations import WheelDestination  # noqa: PLC0415 - only when a wheel is installed
+    from installer.records import Hash, RecordEntry  # noqa: PLC0415
+    from installer.scripts import Script  # noqa: PLC0415
+    from installer.utils import construct_record_file, fix_shebang  # noqa: PLC0415
+
+    class Destination(WheelDestination, _Collector):
+        def write_file(self, scheme, path, stream, is_executable):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            text = str(path)
+            if scheme == "scripts":
+                with fix_shebang(stream, interpreter) as fixed:
+                    return self._keep(scheme, text, fixed.read(), executable=is_executable)
+            return self._keep(scheme, text, stream.read(), executable=is_executable)
+
+        def write_script(self, name: str, module: str, attr: str, section: ScriptSection) -> RecordEntry:
+            script, data = Script(name, module, attr, section).generate(interpreter, "posix")
+            return self._keep("scripts", script, data, executable=True)
+
+        def finalize_installation(self, scheme, record_file_path, records):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN202
+            start = self.root("scripts").decode() if scripts is not None else ""
+            prefix = posixpath.relpath("/" + start, "/" + site.decode()) + "/"
+            rows = sorted(records, key=lambda item: (item[0] != "scripts", item[1].path))
+            with construct_record_file(rows, lambda name: prefix if name == "scripts" else None) as stream:
+                self._keep(scheme, record_file_path, stream.read(), executable=False)
+
+        def _keep(self, scheme: str, path: str, data: bytes, *, executable: bool) -> RecordEntry:
+            full = posixpath.normpath(self.root(scheme) + b"/" + path.encode())
+            self.files.append(WheelEntry(path=full, data=data, executable=executable))
+            sha256 = encoded_hash(Digest.of(data).encoded).partition("=")[2]
+            return RecordEntry(path, Hash("sha256", sha256), len(data))
+
+    return Destination(site, scripts, subject)
+
+
+class _Collector:
+    """What was installed, and where each scheme of a wheel goes."""
+
+    def __init__(self, site: bytes, scripts: bytes | None, subject: str) -> None:
+        self.files: list[WheelEntry] = []
+        self._site = site
+        self._scripts = scripts
+        self._subject = subject
+
+    def root(self, scheme: str) -> bytes:
+        if scheme in {"purelib", "platlib"}:
+            return self._site
+        if scheme == "scripts" and self._scripts is not None:
+            return self._scripts
+        raise StepError(
+            self._subject,
+            f"has files for {scheme!r}, for which the step names no place",
+            hint="set `scripts` in the step, or choose another wheel" if scheme == "scripts" else None,
+        )

@@ -1,0 +1,136 @@
+"""A digest is a type: parsed once, never a bare string (image-spec `descriptor.md`, Digests)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from imgbuild.config import CHUNK_BYTES
+from imgbuild.errors import DigestMismatchError, DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_LENGTHS = {"sha256": 64, "sha512": 128}
+_HEX = re.compile(r"[0-9a-f]+")
+
+
+class Readable(Protocol):
+    """Anything with `read(n)`; short reads are allowed, an empty answer is the end."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Digest:
+    """`algorithm:encoded`, lower-case hex of the exact length. sha512 is read, never made by us (case C15)."""
+
+    algorithm: str
+    encoded: str
+
+    def __post_init__(self) -> None:
+        length = _LENGTHS.get(self.algorithm)
+        if length is None:
+            raise DocumentError(
+                f"digest {self.algorithm[:20]!r}",
+                (f"unknown algorithm; known: {', '.join(sorted(_LENGTHS))}",),
+            )
+        if len(self.encoded) != length or not _HEX.fullmatch(self.encoded):
+            raise DocumentError(
+                f"digest {self.encoded[:140]!r}",
+                (f"{self.algorithm} takes exactly {length} lower-case hexadecimal digits",),
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> Digest:
+        """Parse `sha256:<64 hex>` or `sha512:<128 hex>`; anything else is a `DocumentError`."""
+        algorithm, colon, encoded = text.partition(":")
+        if not colon:
+            raise DocumentError(f"digest {text[:140]!r}", ("a digest is written algorithm:hex",))
+        return cls(algorithm, encoded)
+
+    @classmethod
+    def of(cls, data: bytes) -> Digest:
+        """The sha256 digest of bytes in memory."""
+        return cls("sha256", hashlib.sha256(data).hexdigest())
+
+    def hasher(self) -> hashlib._Hash:
+        """A new hash object of this digest's algorithm."""
+        return hashlib.new(self.algorithm)
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}:{self.encoded}"
+
+
+def chunks(stream: Readable, size: int = CHUNK_BYTES) -> Iterator[bytes]:
+    """Yield the rest of a stream in pieces of at most `size` bytes."""
+    while data := stream.read(size):
+        yield data
+
+
+def digest_of(pieces: Iterable[bytes]) -> tuple[Digest, int]:
+    """The sha256 digest and the length in bytes of a stream given in pieces."""
+    hasher = hashlib.sha256()
+    length = 0
+    for piece in pieces:
+        hasher.update(piece)
+        length += len(piece)
+    return Digest("sha256", hasher.hexdigest()), length
+
+
+class VerifiedReader:
+    """A reader that raises `DigestMismatchError` at the end of a stream that is not what was asked for.
+
+    Reads at most `size + 1` bytes, so that a longer stream is refused without being read whole. A reader that is
+    not read to its end has checked nothing: callers must drain it, or use `drain`.
+    """
+
+    def __init__(self, stream: Readable, digest: Digest, size: int, *, subject: str) -> None:
+        self._stream = stream
+        self._digest = digest
+        self._size = size
+        self._subject = subject
+        self._hasher = digest.hasher()
+        self._count = 0
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; empty only after the whole stream was checked."""
+        data = self._stream.read(min(size, self._size - self._count + 1))
+        self._count += len(data)
+        if self._count > self._size:
+            raise DigestMismatchError(
+                self._subject,
+                "is longer than recorded",
+                expected=f"{self._size} bytes",
+                actual=f"over {self._size}",
+            )
+        self._hasher.update(data)
+        if not data:
+            self._finish()
+        return data
+
+    def drain(self) -> None:
+        """Read what is left, so that the check is made."""
+        while self.read(CHUNK_BYTES):
+            pass
+
+    def _finish(self) -> None:
+        if self._count != self._size:
+            raise DigestMismatchError(
+                self._subject,
+                "is shorter than recorded",
+                expected=f"{self._size} bytes",
+                actual=f"{self._count} bytes",
+            )
+        actual = self._hasher.hexdigest()
+        if actual != self._digest.encoded:
+            raise DigestMismatchError(
+                self._subject,
+                "does not have the recorded digest",
+                expected=self._digest,
+                actual=f"{self._digest.algorithm}:{actual}",
+            )

@@ -1,0 +1,214 @@
+"""The exception tree: one root, families by who can fix it, a stable code and an exit code each.
+
+    ImgbuildError
+    ├─ UsageError             exit 2   the command line or the environment
+    ├─ InputError             exit 3   a file of the repository is wrong
+    │  ├─ DocumentError                 a definition or lock does not parse or contradicts itself
+    │  │  └─ LockVersionError           made for another version of the format
+    │  ├─ LockStaleError                an input changed after the lock was made
+    │  ├─ UnpinnedError                 a movable name where a digest or commit is needed
+    │  ├─ PatchError                    a patch does not apply exactly, or does nothing
+    │  └─ StepError                     a step refuses what it finds
+    ├─ IntegrityError         exit 4   bytes are not what was recorded
+    │  ├─ DigestMismatchError
+    │  ├─ ArchiveError                  a tar, wheel or compressed stream that breaks its format or a limit
+    │  ├─ LayoutError                   an image, manifest or layout that breaks the OCI specification
+    │  └─ FactMismatchError             a recorded fact differs from what the bytes say
+    ├─ AvailabilityError      exit 5   something outside is missing or refused
+    │  ├─ OfflineMissError              needed, not here, and --offline forbids fetching
+    │  ├─ MissingError                  not in the store, repository or cache
+    │  ├─ ToolError                     a program outside failed or is absent
+    │  └─ StorageError                  the disk is full or not writable
+    ├─ VerificationError      exit 1   the check ran and the answer is no
+    └─ InternalError          exit 70  a bug
+
+An exception means that the work could not be done. What a check was asked to look for and found is a
+`Finding` (model.identity), never an exception; `VerificationError` only carries such a report to the exit code.
+This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ImgbuildError(Exception):
+    """The root: what is wrong with which thing, what was expected, what was found, where, and what to do.
+
+    Args:
+        subject: the thing that is wrong, named as the reader knows it (a path, a step, a reference).
+        problem: what is wrong with it, as a clause.
+        expected: the value that was recorded or required, whole (digests are never shortened).
+        actual: the value that was found.
+        where: file, layer, line or field.
+        hint: what to do about it, printed on a line of its own.
+
+    None of the fields may hold a secret; callers redact before they raise.
+    """
+
+    code: ClassVar[str] = "INTERNAL"
+    exit_code: ClassVar[int] = 70
+
+    def __init__(
+        self,
+        subject: str,
+        problem: str,
+        *,
+        expected: object = None,
+        actual: object = None,
+        where: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(subject, problem)
+        self.subject = subject
+        self.problem = problem
+        self.expected = None if expected is None else str(expected)
+        self.actual = None if actual is None else str(actual)
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """One line: subject, problem, expected, actual, where. The hint is not part of it."""
+        text = f"{self.subject}: {self.problem}"
+        if self.expected is not None:
+            text += f"; expected {self.expected}"
+        if self.actual is not None:
+            text += f", actual {self.actual}" if self.expected is not None else f"; actual {self.actual}"
+        if self.where is not None:
+            text += f" (in {self.where})"
+        return text
+
+    def fields(self) -> dict[str, str]:
+        """The fields that are set, for `--json`; keys are those of the constructor."""
+        names = ("subject", "problem", "expected", "actual", "where", "hint")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class UsageError(ImgbuildError):
+    """The command line or the environment asks for something that makes no sense."""
+
+    code = "USAGE"
+    exit_code = 2
+
+
+class InputError(ImgbuildError):
+    """A file of the repository is wrong; whoever edits the repository can fix it."""
+
+    code = "INPUT_INVALID"
+    exit_code = 3
+
+
+class DocumentError(InputError):
+    """A definition, layer definition or lock does not parse, or contradicts itself.
+
+    `problems` holds every problem found, each starting with its path in the document.
+    """
+
+    code = "DOCUMENT_INVALID"
+
+    def __init__(self, subject: str, problems: tuple[str, ...], *, hint: str | None = None) -> None:
+        super().__init__(subject, "; ".join(problems), hint=hint)
+        self.problems = problems
+
+
+class LockVersionError(DocumentError):
+    """The document was written for a version of the format that this program does not know."""
+
+    code = "LOCK_VERSION"
+
+
+class LockStaleError(InputError):
+    """The lock was made from other inputs than those in the repository now."""
+
+    code = "LOCK_STALE"
+
+
+class UnpinnedError(InputError):
+    """A movable name stands where only a digest or a commit may."""
+
+    code = "UNPINNED"
+
+
+class PatchError(InputError):
+    """A unified diff does not apply exactly, changes nothing, or leaves its list of files."""
+
+    code = "PATCH_REFUSED"
+
+
+class StepError(InputError):
+    """A step found another situation in the tree than the one it declares."""
+
+    code = "STEP_REFUSED"
+
+
+class IntegrityError(ImgbuildError):
+    """Bytes are not what was recorded."""
+
+    code = "INTEGRITY"
+    exit_code = 4
+
+
+class DigestMismatchError(IntegrityError):
+    """Content does not have the digest or size under which it was asked for."""
+
+    code = "DIGEST_MISMATCH"
+
+
+class ArchiveError(IntegrityError):
+    """A tar, wheel or compressed stream breaks its format or exceeds a limit."""
+
+    code = "ARCHIVE_INVALID"
+
+
+class LayoutError(IntegrityError):
+    """An image, manifest, config or image layout breaks the OCI specification."""
+
+    code = "LAYOUT_INVALID"
+
+
+class FactMismatchError(IntegrityError):
+    """A fact in the lock differs from what the verified bytes say."""
+
+    code = "FACT_MISMATCH"
+
+
+class AvailabilityError(ImgbuildError):
+    """Something outside the repository is missing or refused."""
+
+    code = "UNAVAILABLE"
+    exit_code = 5
+
+
+class OfflineMissError(AvailabilityError):
+    """Content is needed and not here, and `--offline` forbids fetching it."""
+
+    code = "OFFLINE_MISS"
+
+
+class MissingError(AvailabilityError):
+    """Content is in none of the places where it may be."""
+
+    code = "MISSING"
+
+
+class ToolError(AvailabilityError):
+    """A program outside (pip, git, a compiler) is absent or failed."""
+
+    code = "TOOL_FAILED"
+
+
+class StorageError(AvailabilityError):
+    """The disk is full, read-only or not permitted."""
+
+    code = "STORAGE"
+
+
+class VerificationError(ImgbuildError):
+    """The check ran and the answer is no; the findings are in the report that the command prints."""
+
+    code = "NOT_VERIFIED"
+    exit_code = 1
+
+
+class InternalError(ImgbuildError):
+    """A broken assumption of ours: a bug."""

@@ -1,0 +1,1 @@
+"""Documents and values: frozen, parsed at the edge, no I/O."""

@@ -1,0 +1,120 @@
+"""From parsed JSON or TOML to typed values, with every problem and its path.
+
+The types are the schema: `msgspec` converts strictly, and the JSON Schemas that are shipped are generated from the same
+classes. Only when the conversion fails is `jsonschema` asked for the whole list of problems.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from imgbuild.digest import Digest
+from imgbuild.errors import DocumentError, LockVersionError
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+
+DIGEST_PATTERN = "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$"
+_MAX_PROBLEMS = 50
+
+T = TypeVar("T")
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The base of all values that are read from or written to documents: frozen, no unknown fields."""
+
+
+def convert(value: Any, kind: type[T], *, subject: str) -> T:
+    """Convert builtins to `kind`; a `DocumentError` lists every problem as `path: what is wrong`."""
+    try:
+        return msgspec.convert(value, kind, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise DocumentError(subject, _all_problems(value, kind) or (_first_problem(error),)) from error
+
+
+def builtins(value: Any) -> Any:
+    """The value as dicts, lists, strings and numbers; fields that have their default are left out."""
+    return msgspec.to_builtins(value, enc_hook=_encode)
+
+
+def schema_of(kind: Any, identifier: str) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a document class."""
+    schema: dict[str, Any] = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": identifier}
+    schema.update(msgspec.json.schema(kind, schema_hook=_schema))
+    return schema
+
+
+def require_schema(value: Any, expected: str, *, subject: str) -> None:
+    """Refuse a document that names another schema or a newer version before anything else is looked at."""
+    found = value.get("schema") if isinstance(value, dict) else None
+    if found == expected:
+        return
+    family, _, version = expected.rpartition("/v")
+    if isinstance(found, str) and found.startswith(f"{family}/v"):
+        raise LockVersionError(
+            subject,
+            (f"schema: is {found!r}; this program reads version {version} only",),
+            hint="use the imgbuild release that wrote it, or make it again with this one",
+        )
+    raise DocumentError(subject, (f"schema: expected {expected!r}, actual {found!r}",))
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if kind is Digest:
+        if not isinstance(value, str):
+            raise ValueError(f"expected a digest, got {type(value).__name__}")
+        try:
+            return Digest.parse(value)
+        except DocumentError as error:
+            raise ValueError(error.problem) from error
+    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Digest):
+        return str(value)
+    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+
+
+def _schema(kind: type) -> dict[str, Any]:
+    if kind is Digest:
+        return {"type": "string", "pattern": DIGEST_PATTERN}
+    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+
+
+def _first_problem(error: msgspec.ValidationError) -> str:
+    text, _, path = str(error).partition(" - at `$")
+    return f"{path.rstrip('`').lstrip('.') or 'document'}: {text}"
+
+
+def _all_problems(value: Any, kind: Any) -> tuple[str, ...]:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - 100 ms, needed only to explain a failure
+
+    found: set[str] = set()
+    for error in Draft202012Validator(schema_of(kind, "explain")).iter_errors(value):
+        found.update(f"{_path(leaf)}: {leaf.message[:300]}" for leaf in _leaves(error))
+    return tuple(sorted(found)[:_MAX_PROBLEMS])
+
+
+def _leaves(error: ValidationError) -> list[ValidationError]:
+    """Of a failed union, the problems of the variant that was meant: the one whose `kind` agrees."""
+    if not error.context:
+        return [error]
+    variants: dict[Any, list[ValidationError]] = {}
+    for inner in error.context:
+        variants.setdefault(inner.schema_path[0], []).append(inner)
+    for inners in variants.values():
+        if not any(inner.path and inner.path[-1] == "kind" for inner in inners):
+            meant = [inner for inner in inners if inner.validator != "type" or len(inner.path) > 0]
+            if meant:
+                return [leaf for inner in meant for leaf in _leaves(inner)]
+    return [error]
+
+
+def _path(error: ValidationError) -> str:
+    text = ""
+    for part in error.absolute_path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.lstrip(".") or "document"

@@ -1,0 +1,200 @@
+"""An image definition, `locks/<image>.toml`: what is wanted (design.md, section 4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from imgbuild.digest import Digest
+from imgbuild.errors import DocumentError
+from imgbuild.model.decode import Document, convert, require_schema
+from imgbuild.model.layer import ImagePath, Name
+from imgbuild.model.oci import ConfigChanges
+from imgbuild.model.paths import image_path
+from imgbuild.model.reference import Reference, check_tag
+
+SCHEMA = "imgbuild/image/v1"
+FORMAT = 1
+"""The canonical layer format that this program writes (docs/formats.md)."""
+
+Reason = Annotated[
+    str, Meta(min_length=10, max_length=500, description="why this is right, for the reader of the audit")
+]
+
+
+class Base(Document, frozen=True, kw_only=True):
+    """The image that is extended. `tag` is for people and for `lock --update base`; the lock holds the digests."""
+
+    reference: str
+    tag: str | None = None
+    manifest: Digest | None = None
+    config: Digest | None = None
+    labels: dict[str, str] = {}
+
+
+class Health(Document, frozen=True, kw_only=True):
+    """A health check; times in whole seconds (config.md writes nanoseconds)."""
+
+    test: Annotated[list[str], Meta(min_length=1)]
+    interval: Annotated[int, Meta(ge=1)] = 30
+    timeout: Annotated[int, Meta(ge=1)] = 30
+    start_period: Annotated[int, Meta(ge=0)] = 0
+    retries: Annotated[int, Meta(ge=1)] = 3
+
+
+class Config(Document, frozen=True, kw_only=True):
+    """Changes to the image config; what is not named stays as the base has it."""
+
+    env: dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    labels: dict[str, str] = {}
+    entrypoint: list[str] | None = None
+    cmd: list[str] | None = None
+    workdir: ImagePath | None = None
+    user: str | None = None
+    ports: list[Annotated[str, Meta(pattern="^[0-9]{1,5}/(tcp|udp)$")]] = []
+    healthcheck: Health | None = None
+
+
+class GitSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="git"):
+    """A repository. `ref` is what `lock --update` follows; the lock holds commit and tree."""
+
+    repository: str
+    ref: str
+    licence: Annotated[str, Meta(description="SPDX licence expression of the sources")]
+
+
+class WheelSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):
+    """A wheel by name, version and platform tags; the lock holds its file name, size and digest."""
+
+    name: str
+    version: str
+    platforms: Annotated[list[str], Meta(min_length=1, description="platform tags, all that may match")]
+    python: Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$")] = "3.12"
+
+
+class MemberSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel-member"):
+    """One file inside a wheel source; the lock holds its digest and size."""
+
+    wheel: Name
+    member: str
+
+
+class ToolchainSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="toolchain"):
+    """The cross-compiler as a package: one wheel per kind of host, all of them in the lock."""
+
+    name: str
+    version: str
+    hosts: dict[Name, Annotated[list[str], Meta(min_length=1)]]
+
+
+Source = GitSource | WheelSource | MemberSource | ToolchainSource
+
+
+class Accepted(Document, frozen=True, kw_only=True):
+    """Something the gate would refuse, accepted with a reason. If it is no longer there, that is a finding too."""
+
+    path: ImagePath
+    reason: Reason
+
+
+class AcceptedVariable(Document, frozen=True, kw_only=True):
+    """An environment variable the gate would refuse, accepted with a reason."""
+
+    name: str
+    value: str
+    reason: Reason
+
+
+class LibraryIdentity(Document, frozen=True, kw_only=True):
+    """What a swapped library must be, and that nothing else in the image can be loaded in its place (section 7)."""
+
+    path: ImagePath
+    source: Name
+    soname: str
+    symbol: Annotated[str, Meta(description="exported by every copy of the library, under whatever name")]
+    prefixes: Annotated[list[str], Meta(min_length=1, description="prefixes of the symbols that only it provides")]
+    strings: list[str] = []
+    accept: list[Accepted] = []
+
+
+class Limits(Document, frozen=True, kw_only=True):
+    """Budgets of the change."""
+
+    bytes: Annotated[int, Meta(ge=1, description="bytes of all layers added")]
+    layers: Annotated[int, Meta(ge=1, le=127, description="layers of the result")] = 127
+
+
+class ImageDefinition(Document, frozen=True, kw_only=True):
+    """One image."""
+
+    schema: str
+    name: Name
+    title: Annotated[str, Meta(min_length=1, max_length=200)]
+    platform: Annotated[str, Meta(pattern="^linux/(arm64|amd64)$")]
+    epoch: Annotated[int, Meta(ge=0, le=8589934591, description="seconds since 1970; the time of all that we write")]
+    format: Annotated[int, Meta(ge=1, le=FORMAT, description="version of the canonical layer format")] = FORMAT
+    base: Base
+    layers: Annotated[list[Name], Meta(min_length=1)]
+    tags: Annotated[list[str], Meta(min_length=1)]
+    limits: Limits
+    config: Config = Config()
+    sources: dict[Name, Source] = {}
+    library: dict[Name, LibraryIdentity] = {}
+    accept_env: list[AcceptedVariable] = []
+
+    def changes(self) -> ConfigChanges:
+        """The config changes as values of the OCI model, in the order of the definition."""
+        config = self.config
+        return ConfigChanges(
+            env=tuple(config.env.items()),
+            labels=tuple(config.labels.items()),
+            entrypoint=None if config.entrypoint is None else tuple(config.entrypoint),
+            cmd=None if config.cmd is None else tuple(config.cmd),
+            workdir=config.workdir,
+            user=config.user,
+            ports=tuple(config.ports),
+            healthcheck=None if config.healthcheck is None else _health(config.healthcheck),
+        )
+
+
+def parse_image(value: Any, *, subject: str) -> ImageDefinition:
+    """From parsed TOML to a definition; a `DocumentError` lists all problems of shape or of reference."""
+    require_schema(value, SCHEMA, subject=subject)
+    image = convert(value, ImageDefinition, subject=subject)
+    Reference.parse(image.base.reference, where=f"{subject}, base.reference")
+    for tag in (*image.tags, *([image.base.tag] if image.base.tag else [])):
+        check_tag(tag, where=subject)
+    for name, library in image.library.items():
+        for path in (library.path, *(accepted.path for accepted in library.accept)):
+            image_path(path, where=f"{subject}, library.{name}")
+    problems = _references(image)
+    if problems:
+        raise DocumentError(subject, problems)
+    return image
+
+
+def _references(image: ImageDefinition) -> tuple[str, ...]:
+    problems = []
+    if len(set(image.layers)) != len(image.layers):
+        problems.append("layers: a layer is listed twice")
+    for name, source in image.sources.items():
+        if isinstance(source, MemberSource) and not isinstance(image.sources.get(source.wheel), WheelSource):
+            problems.append(f"sources.{name}.wheel: {source.wheel!r} is not a wheel among the sources")
+    problems.extend(
+        f"library.{name}.source: {library.source!r} is not among the sources"
+        for name, library in image.library.items()
+        if library.source not in image.sources
+    )
+    return tuple(problems)
+
+
+def _health(health: Health) -> dict[str, Any]:
+    second = 1_000_000_000
+    return {
+        "Test": health.test,
+        "Interval": health.interval * second,
+        "Timeout": health.timeout * second,
+        "StartPeriod": health.start_period * second,
+        "Retries": health.retries,
+    }

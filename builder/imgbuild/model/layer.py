@@ -1,0 +1,169 @@
+"""A layer definition, `layers/<layer>/layer.toml`: the steps that make one OCI layer (design.md, section 4)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from imgbuild.errors import InputError
+from imgbuild.model.decode import Document, convert, require_schema
+from imgbuild.model.paths import image_path, relative_path
+
+SCHEMA = "imgbuild/layer/v1"
+
+Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="lower-case name")]
+ImagePath = Annotated[str, Meta(pattern="^/.", description="absolute path in the image")]
+RelativePath = Annotated[str, Meta(pattern="^[^/]", description="relative path below the folder the step names")]
+Mode = Annotated[str, Meta(pattern="^0[0-7]{3,4}$", description="octal permission bits, as 0644")]
+Owner = Annotated[str, Meta(pattern="^[0-9]{1,10}:[0-9]{1,10}$", description="numeric uid:gid")]
+
+
+class GitTree(Document, frozen=True, kw_only=True, tag_field="kind", tag="git-tree"):
+    """Puts files of a pinned commit at a path."""
+
+    source: Name
+    path: ImagePath
+    prefix: str = ""
+    include: list[str] = []
+    exclude: list[str] = []
+    licence: str | None = None
+    replaces: list[ImagePath] = []
+    owner: Owner = "0:0"
+
+
+class Patch(Document, frozen=True, kw_only=True, tag_field="kind", tag="patch"):
+    """Applies unified diffs, one stage each, to files of the tree; nothing but `files` may be touched."""
+
+    root: ImagePath
+    stages: Annotated[list[RelativePath], Meta(min_length=1, description="patch files below the layer's folder")]
+    files: Annotated[list[RelativePath], Meta(min_length=1, description="all files touched, relative to root")]
+    strip: Annotated[int, Meta(ge=0, le=8)] = 1
+    mode: Mode = "0644"
+    owner: Owner = "0:0"
+
+
+class Edit(Document, frozen=True, kw_only=True, tag_field="kind", tag="edit"):
+    """Replaces an exact text that must occur exactly `count` times."""
+
+    path: ImagePath
+    find: Annotated[str, Meta(min_length=1)]
+    replace: str
+    count: Annotated[int, Meta(ge=1)] = 1
+
+
+class Replace(Document, frozen=True, kw_only=True, tag_field="kind", tag="replace"):
+    """Swaps one file inside an installed package in place, RECORD row included."""
+
+    path: ImagePath
+    source: Name
+    distribution: str
+
+
+class Wheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):
+    """Installs a pinned wheel by its RECORD, without running pip."""
+
+    source: Name
+    site: ImagePath
+    scripts: ImagePath | None = None
+    python: Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$", description="Python of the image, as 3.12")]
+    owner: Owner = "0:0"
+
+
+class Compile(Document, frozen=True, kw_only=True, tag_field="kind", tag="compile"):
+    """Compiles sources of a pinned commit with the pinned cross-compiler."""
+
+    source: Name
+    toolchain: Name
+    sources: Annotated[list[RelativePath], Meta(min_length=1)]
+    headers: list[RelativePath] = []
+    language: Literal["c11", "c17", "c++17", "c++20"]
+    glibc: Annotated[str, Meta(pattern=r"^2\.[0-9]{1,2}$", description="glibc the output may need")]
+    flags: list[str] = []
+    soname: str | None = None
+    path: ImagePath
+    mode: Mode = "0755"
+    owner: Owner = "0:0"
+
+
+class File(Document, frozen=True, kw_only=True, tag_field="kind", tag="file"):
+    """Puts one of the layer's own files at a path."""
+
+    source: Annotated[RelativePath, Meta(description="file below the layer's folder")]
+    path: ImagePath
+    replaces: Annotated[bool, Meta(description="whether the path must exist already; otherwise it must not")] = False
+    mode: Mode = "0644"
+    owner: Owner = "0:0"
+
+
+class Remove(Document, frozen=True, kw_only=True, tag_field="kind", tag="remove"):
+    """Removes paths that must exist, by whiteouts."""
+
+    paths: Annotated[list[ImagePath], Meta(min_length=1)]
+
+
+Step = GitTree | Patch | Edit | Replace | Wheel | Compile | File | Remove
+PACKAGE_STEPS = (Wheel,)
+"""Steps after which a package manager's idea of the image has changed; none may follow a swap (cases P12, P13)."""
+
+
+class LayerDefinition(Document, frozen=True, kw_only=True):
+    """One layer."""
+
+    schema: str
+    title: Annotated[str, Meta(min_length=1, max_length=120, description="what the layer puts on the base, and why")]
+    step: Annotated[list[Step], Meta(min_length=1)]
+
+
+def parse_layer(value: Any, *, subject: str) -> LayerDefinition:
+    """From parsed TOML to a definition; a `DocumentError` lists all problems. Paths are checked too (`StepError`)."""
+    require_schema(value, SCHEMA, subject=subject)
+    layer = convert(value, LayerDefinition, subject=subject)
+    for index, step in enumerate(layer.step):
+        _check_paths(step, where=f"{subject}, step {index + 1}")
+    return layer
+
+
+def kind_of(step: Step) -> str:
+    """The step's kind as it is written."""
+    return str(step.__struct_config__.tag)
+
+
+def mode_bits(text: str) -> int:
+    """`0644` as a number."""
+    return int(text, 8)
+
+
+def owner_ids(text: str) -> tuple[int, int]:
+    """`0:0` as uid and gid."""
+    uid, _, gid = text.partition(":")
+    return int(uid), int(gid)
+
+
+def _check_paths(step: Step, *, where: str) -> None:
+    for path in _absolute(step):
+        image_path(path, where=where)
+    for path in _relative(step):
+        relative_path(path, where=where)
+    if isinstance(step, Patch) and len(set(step.files)) != len(step.files):
+        raise InputError(where, "lists a file twice", actual=", ".join(sorted(step.files)))
+
+
+def _absolute(step: Step) -> list[str]:
+    if isinstance(step, Remove):
+        return step.paths
+    if isinstance(step, Patch):
+        return [step.root]
+    if isinstance(step, Wheel):
+        return [step.site, *([step.scripts] if step.scripts else [])]
+    return [step.path]
+
+
+def _relative(step: Step) -> list[str]:
+    if isinstance(step, Patch):
+        return [*step.stages, *step.files]
+    if isinstance(step, Compile):
+        return [*step.sources, *step.headers]
+    if isinstance(step, GitTree):
+        return [path for path in (step.prefix, step.licence) if path]
+    return [step.source] if isinstance(step, File) else []

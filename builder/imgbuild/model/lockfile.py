@@ -1,0 +1,226 @@
+"""A lock, `locks/<image>.lock.json`: what a definition resolves to (design.md, section 5).
+
+`pins` decide: every input by digest or commit, and the images of the files that steps change. `facts` follow from the
+pins and save work; a lock without them is still fully pinned. Facts that contradict the bytes are an integrity error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from imgbuild import jsontext
+from imgbuild.digest import Digest
+from imgbuild.errors import DocumentError
+from imgbuild.model.decode import Document, builtins, convert, require_schema
+from imgbuild.model.layer import ImagePath, Name
+
+SCHEMA = "imgbuild/lock/v1"
+ABSENT = "absent"
+State = Annotated[
+    str, Meta(pattern="^(absent|sha256:[0-9a-f]{64}|link:.+)$", description="content of a path, or absent")
+]
+
+
+class Blob(Document, frozen=True, kw_only=True):
+    """Something by digest and size in bytes."""
+
+    digest: Digest
+    size: Annotated[int, Meta(ge=0)]
+
+
+class LockedBase(Document, frozen=True, kw_only=True):
+    """The base by kind of digest; `index` is set only where the reference led to an index (cases P29, P30, C40)."""
+
+    reference: str
+    tag_for_humans: str | None = None
+    index: Digest | None = None
+    manifest: Digest
+    media_type: str
+    manifest_size: int
+    config: Digest
+
+
+class LockedGit(Document, frozen=True, kw_only=True, tag_field="kind", tag="git"):
+    """A commit, its git tree id, and our own sha256 over the sorted files, which does not rest on SHA-1."""
+
+    name: Name
+    repository: str
+    ref: str
+    commit: Annotated[str, Meta(pattern="^([0-9a-f]{40}|[0-9a-f]{64})$")]
+    tree: Annotated[str, Meta(pattern="^([0-9a-f]{40}|[0-9a-f]{64})$")]
+    content: Digest
+
+
+class LockedWheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):
+    """One wheel file."""
+
+    name: Name
+    distribution: str
+    version: str
+    filename: str
+    digest: Digest
+    size: int
+
+
+class LockedMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel-member"):
+    """One file inside a wheel."""
+
+    name: Name
+    wheel: Name
+    wheel_digest: Digest
+    member: str
+    digest: Digest
+    size: int
+
+
+class HostWheel(Document, frozen=True, kw_only=True):
+    """The toolchain's wheel for one kind of host."""
+
+    filename: str
+    digest: Digest
+
+
+class LockedToolchain(Document, frozen=True, kw_only=True, tag_field="kind", tag="toolchain"):
+    """A toolchain for every kind of host."""
+
+    name: Name
+    distribution: str
+    version: str
+    hosts: dict[Name, HostWheel]
+
+
+LockedSource = LockedGit | LockedWheel | LockedMember | LockedToolchain
+
+
+class FileStates(Document, frozen=True, kw_only=True):
+    """What one step finds at a path and what it leaves, stage by stage; the first state is the preimage."""
+
+    step: Annotated[str, Meta(description="layer/number, counted from 1")]
+    path: ImagePath
+    states: Annotated[list[State], Meta(min_length=2)]
+
+
+class Pins(Document, frozen=True, kw_only=True):
+    """What decides."""
+
+    format: int
+    epoch: int
+    base: LockedBase
+    sources: list[LockedSource]
+    files: list[FileStates]
+
+
+class LockedLayer(Document, frozen=True, kw_only=True):
+    """A layer of the base with the digest of its inventory."""
+
+    digest: Digest
+    media_type: str
+    size: int
+    diff_id: Digest
+    inventory: Digest
+
+
+class TouchedFile(Document, frozen=True, kw_only=True):
+    """What the base says about a path that the change replaces or removes."""
+
+    path: ImagePath
+    layer: Annotated[int, Meta(ge=0, description="index into base_layers")]
+    mode: str
+    owner: str
+    size: int
+    digest: Digest | None = None
+    distribution: str | None = None
+
+
+class LibraryFacts(Document, frozen=True, kw_only=True):
+    """What identifies a swapped library besides its digest."""
+
+    name: Name
+    machine: str
+    soname: str
+    build_id: str | None = None
+    glibc: str | None = None
+    replaced: Digest
+    replaced_build_id: str | None = None
+
+
+class ResultLayer(Document, frozen=True, kw_only=True):
+    """A layer that the change adds."""
+
+    name: str
+    diff_id: Digest
+    digest: Digest
+    size: int
+
+
+class Result(Document, frozen=True, kw_only=True):
+    """The expected result."""
+
+    layers: list[ResultLayer]
+    config: Digest
+    manifest: Digest
+
+
+class Facts(Document, frozen=True, kw_only=True):
+    """What follows from the pins."""
+
+    base_layers: list[LockedLayer]
+    touched: list[TouchedFile]
+    libraries: list[LibraryFacts]
+
+
+class Input(Document, frozen=True, kw_only=True):
+    """A file of the repository that the lock was made from."""
+
+    name: str
+    digest: Digest
+
+
+class Lock(Document, frozen=True, kw_only=True):
+    """A whole lock."""
+
+    schema: str
+    image: Name
+    platform: str
+    inputs_digest: Digest
+    inputs: list[Input]
+    pins: Pins
+    facts: Facts | None = None
+    result: Result | None = None
+
+    def dump(self) -> bytes:
+        """Canonical bytes of the file."""
+        return jsontext.dumps(builtins(self))
+
+    def embedded(self, facts: Facts) -> bytes:
+        """The bytes that go into the image: with facts, without the result, which would contain itself."""
+        return jsontext.dumps(builtins(msgspec.structs.replace(self, facts=facts, result=None)))
+
+    def source(self, name: str) -> LockedSource:
+        """The locked source of that name."""
+        for source in self.pins.sources:
+            if source.name == name:
+                return source
+        raise DocumentError(f"lock of {self.image}", (f"pins.sources: has no {name!r}",), hint="run `imgbuild lock`")
+
+
+def parse_lock(raw: bytes, *, subject: str) -> Lock:
+    """Parse and check; the version is looked at first (`LockVersionError`), then all problems are listed."""
+    value: Any = jsontext.loads(raw, subject=subject)
+    require_schema(value, SCHEMA, subject=subject)
+    lock = convert(value, Lock, subject=subject)
+    names = [source.name for source in lock.pins.sources]
+    problems = [f"pins.sources: {name!r} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
+    if digest_of_inputs(lock.inputs) != lock.inputs_digest:
+        problems.append("inputs_digest: is not the digest of inputs")
+    if problems:
+        raise DocumentError(subject, tuple(problems))
+    return lock
+
+
+def digest_of_inputs(inputs: list[Input]) -> Digest:
+    """The digest over names and digests of all inputs, sorted by name."""
+    return Digest.of(jsontext.dumps(builtins(sorted(inputs, key=lambda item: item.name))))

@@ -1,0 +1,1 @@
+"""What the program does: explicit arguments in, a value out, no printing."""

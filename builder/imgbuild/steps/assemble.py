@@ -1,0 +1,264 @@
+"""From pins to an image: base, steps, canonical layers, config, manifest. No network but for sources that are not here.
+
+Nothing that this module writes has a name: blobs go to the store's staging area, from where a verified build publishes
+them. The result is a pure function of definition, layer files and pins.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.content.changeset import LayerResult, write_layer
+from imgbuild.digest import Digest
+from imgbuild.errors import FactMismatchError, InputError, StepError
+from imgbuild.model.layer import PACKAGE_STEPS, Replace
+from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLayer
+from imgbuild.model.oci import Descriptor
+from imgbuild.model.receipt import RECEIPT_PATH, lock_path
+from imgbuild.steps.apply import Work, apply_layer
+from imgbuild.steps.base import Base, machine_of, open_base, read_file
+from imgbuild.steps.packages import Packages
+from imgbuild.steps.receipt import library_facts, receipt, touched
+from imgbuild.steps.sources import Sources
+from imgbuild.steps.workspace import Attributes, Workspace
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.project import ImageInput
+    from imgbuild.content.changeset import Change
+    from imgbuild.steps.context import Context
+
+RECEIPT_LAYER = "imgbuild"
+"""Name of the last layer, which holds lock and receipt."""
+BASE_NAME = "org.opencontainers.image.base.name"
+BASE_DIGEST = "org.opencontainers.image.base.digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembled:
+    """An image as blobs without a name, and the lock that its bytes say."""
+
+    lock: Lock
+    """The lock with the states and facts that were found, and with the result."""
+    base: Base
+    workspace: Workspace
+    layers: tuple[tuple[str, LayerResult], ...]
+    manifest: Descriptor
+
+
+def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = False) -> Assembled:
+    """Make the image that a lock pins.
+
+    Args:
+        context: the surroundings; blobs go to its store.
+        image: definition, layer definitions and their files.
+        lock: the pins; its facts, where there are some, must agree with the bytes.
+        derive: find out the states of files instead of comparing them with `pins.files`; for `imgbuild lock` only.
+
+    Raises:
+        StepError, PatchError: a step refuses what it finds.
+        IntegrityError: bytes differ from a pin or fact.
+        AvailabilityError: base or source cannot be had, or the disk is full.
+    """
+    check_order(image)
+    facts = lock.facts
+    known = tuple(layer.inventory for layer in facts.base_layers) if facts is not None else None
+    base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
+    check_labels(image, base)
+    expected = None if derive else {(row.step, row.path): tuple(row.states) for row in lock.pins.files}
+    workspace = Workspace(
+        base.tree(),
+        lambda node, name: read_file(context, base.manifest.layers, node, name),
+        epoch=lock.pins.epoch,
+        first_layer=len(base.manifest.layers),
+        expected=expected,
+    )
+    original = Packages(workspace)
+    original.installed()
+    changesets: list[tuple[str, tuple[Change, ...]]] = []
+    with Sources(context, tuple(lock.pins.sources)) as sources:
+        work = Work(
+            context=context,
+            workspace=workspace,
+            sources=sources,
+            packages=Packages(workspace),
+            machine=machine_of(lock.platform),
+        )
+        for layer in image.layers:
+            apply_layer(work, layer)
+            changesets.append((layer.name, workspace.finish_layer()))
+    _refuse_unused(workspace, expected)
+    found = _facts(image, base, workspace, original)
+    if facts is not None and facts != found:
+        raise FactMismatchError(
+            f"lock of {lock.image}", "has facts that differ from the bytes", where=_first_difference(facts, found),
+            hint="run `imgbuild lock --complete` and review the difference",
+        )  # fmt: skip
+    lock = msgspec.structs.replace(
+        lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
+    )
+    changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
+    return _write(context, image, lock, base, workspace, changesets)
+
+
+def check_order(image: ImageInput) -> None:
+    """Refuse a package step after a swap: it could put the old library back (cases P12, P13)."""
+    swapped: str | None = None
+    for layer in image.layers:
+        for number, step in enumerate(layer.definition.step, 1):
+            if isinstance(step, Replace):
+                swapped = f"{layer.name}/{number}"
+            elif isinstance(step, PACKAGE_STEPS) and swapped is not None:
+                raise StepError(
+                    f"step {layer.name}/{number}", "installs a package after the swap", expected="no package step later",
+                    actual=f"swap in step {swapped}", hint="move the layer with the swap to the end of `layers`",
+                )  # fmt: skip
+
+
+def check_labels(image: ImageInput, base: Base) -> None:
+    """Refuse a base that lacks a required label or has another value (case P21)."""
+    labels = dict(base.config.labels)
+    for name, value in sorted(image.definition.base.labels.items()):
+        if labels.get(name) != value:
+            raise FactMismatchError(
+                f"label {name} of the base",
+                "differs from the definition",
+                expected=value,
+                actual=labels.get(name, "no such label"),
+            )
+
+
+def created(epoch: int) -> str:
+    """The lock's epoch as RFC 3339."""
+    moment = dt.datetime.fromtimestamp(epoch, tz=dt.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def expected_documents(
+    image: ImageInput, lock: Lock, base: Base, layers: tuple[tuple[str, LayerResult], ...]
+) -> tuple[bytes, bytes]:
+    """The bytes of config and manifest for layers; both a pure function of their arguments."""
+    definition = image.definition
+    config = base.config.extended(
+        definition.changes(),
+        tuple(result.diff_id for _, result in layers),
+        created(lock.pins.epoch),
+        tuple(f"imgbuild: {name}" for name, _ in layers),
+    )
+    descriptor = Descriptor(media_type=base.manifest.family.config, digest=Digest.of(config), size=len(config))
+    added = tuple(
+        Descriptor(media_type=base.manifest.family.layer_gzip, digest=result.digest, size=result.size)
+        for _, result in layers
+    )
+    annotations = {BASE_NAME: lock.pins.base.reference, BASE_DIGEST: str(lock.pins.base.manifest)}
+    return config, base.manifest.extended(descriptor, added, annotations)
+
+
+def _receipt_layer(workspace: Workspace, lock: Lock, facts: Facts, base: Digest) -> tuple[Change, ...]:
+    workspace.begin_layer()
+    where = RECEIPT_LAYER
+    attributes = Attributes(mode=0o644)
+    workspace.write_bytes(lock_path(lock.image), lock.embedded(facts), attributes, where=where)
+    body = receipt(lock.image, base, workspace.before, workspace.tree).dump()
+    workspace.write_bytes(RECEIPT_PATH, body, attributes, where=where)
+    return workspace.finish_layer()
+
+
+def _write(
+    context: Context,
+    image: ImageInput,
+    lock: Lock,
+    base: Base,
+    workspace: Workspace,
+    changesets: list[tuple[str, tuple[Change, ...]]],
+) -> Assembled:
+    layers = tuple((name, write_changes(context, changes, lock.pins.epoch, name)) for name, changes in changesets)
+    _check_budget(image, base, layers)
+    config, manifest = expected_documents(image, lock, base, layers)
+    context.store.put([config])
+    digest, size = context.store.put([manifest])
+    result = Result(
+        layers=[
+            ResultLayer(name=name, diff_id=item.diff_id, digest=item.digest, size=item.size) for name, item in layers
+        ],
+        config=Digest.of(config),
+        manifest=digest,
+    )
+    return Assembled(
+        lock=msgspec.structs.replace(lock, result=result),
+        base=base,
+        workspace=workspace,
+        layers=layers,
+        manifest=Descriptor(media_type=base.manifest.family.manifest, digest=digest, size=size),
+    )
+
+
+def write_changes(context: Context, changes: tuple[Change, ...], epoch: int, name: str) -> LayerResult:
+    """Write one canonical layer into the store."""
+    if not changes:
+        raise StepError(f"layer {name}", "changes nothing")
+    total = sum(change.content.size for change in changes if change.content is not None)
+    with context.progress.task(f"writing layer {name}", total) as task, context.store.pending() as pending:
+
+        def sink(data: bytes) -> None:
+            pending.write(data)
+            task.advance(len(data))
+
+        result = write_layer(changes, sink, epoch=epoch)
+        context.store.commit(pending, result.digest, result.size)
+    return result
+
+
+def _check_budget(image: ImageInput, base: Base, layers: tuple[tuple[str, LayerResult], ...]) -> None:
+    limits = image.definition.limits
+    size = sum(result.size for _, result in layers)
+    if size > limits.bytes:
+        raise InputError(
+            f"image {image.definition.name}", "adds more than its budget", expected=f"at most {limits.bytes} bytes",
+            actual=f"{size} bytes", hint="raise limits.bytes in the definition if this is meant",
+        )  # fmt: skip
+    count = len(base.manifest.layers) + len(layers)
+    if count > limits.layers:
+        raise InputError(
+            f"image {image.definition.name}", "has too many layers", expected=f"at most {limits.layers}", actual=count
+        )
+
+
+def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packages) -> Facts:
+    layers = [
+        LockedLayer(
+            digest=layer.digest, media_type=layer.media_type, size=layer.size, diff_id=diff_id, inventory=inventory
+        )
+        for layer, diff_id, inventory in zip(
+            base.manifest.layers, base.config.diff_ids, base.inventory_digests, strict=True
+        )
+    ]
+    return Facts(
+        base_layers=layers,
+        touched=touched(workspace.before, original),
+        libraries=library_facts(image.definition, workspace.before, workspace.tree),
+    )
+
+
+def _refuse_unused(workspace: Workspace, expected: dict[tuple[str, str], tuple[str, ...]] | None) -> None:
+    if expected is None:
+        return
+    made = {(row.step, row.path) for row in workspace.states}
+    for step, path in sorted(set(expected) - made):
+        raise FactMismatchError(
+            f"file {path}", "is in the lock but no step changes it", where=f"step {step}", hint="run `imgbuild lock`"
+        )
+
+
+def _first_difference(recorded: Facts, found: Facts) -> str:
+    for name in ("base_layers", "touched", "libraries"):
+        left, right = getattr(recorded, name), getattr(found, name)
+        if len(left) != len(right):
+            return f"facts.{name}: {len(left)} rows recorded, {len(right)} found"
+        for index, (one, other) in enumerate(zip(left, right, strict=True)):
+            if one != other:
+                return f"facts.{name}[{index}]: recorded {one}, found {other}"
+    return "facts"

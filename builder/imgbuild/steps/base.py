@@ -1,0 +1,189 @@
+"""The base image: manifest and config by digest, inventories of its layers, and single files out of them.
+
+Inventories come from the cache, else from one pass over each layer (largest first, in parallel). A file that a step
+needs is read from its layer up to the file's end, checked by the sha256 of the inventory, and kept in the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from imgbuild.adapters.durable import spool
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.content.compression import decompress
+from imgbuild.content.inventory import Inventory, scan_layer
+from imgbuild.content.tarstream import TarReader
+from imgbuild.content.tree import Node, Tree
+from imgbuild.digest import Digest, digest_of
+from imgbuild.errors import DigestMismatchError, FactMismatchError, LayoutError, MissingError, OfflineMissError
+from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
+
+if TYPE_CHECKING:
+    from imgbuild.model.lockfile import LockedBase
+    from imgbuild.progress import Task
+    from imgbuild.steps.context import Context
+
+Machine = Literal["aarch64", "x86_64"]
+_MACHINES: dict[str, Machine] = {"arm64": "aarch64", "amd64": "x86_64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """A base image as far as it was read."""
+
+    manifest: Manifest
+    descriptor: Descriptor
+    config: ImageConfig
+    inventories: tuple[Inventory, ...]
+    inventory_digests: tuple[Digest, ...]
+
+    def tree(self) -> Tree:
+        """A new merged view of all layers."""
+        tree = Tree()
+        for index, inventory in enumerate(self.inventories):
+            tree.apply(inventory, index)
+        return tree
+
+
+def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: tuple[Digest, ...] | None) -> Base:
+    """Read the base that a lock pins.
+
+    Args:
+        context: the surroundings.
+        pin: the pinned digests.
+        platform: `linux/arm64`; the config must agree (case C40).
+        inventories: the locked inventory digests, by layer; None where they are not known yet.
+
+    Raises:
+        OfflineMissError, MissingError: the base is not in the store.
+        FactMismatchError: config digest, platform or an inventory differ from the lock.
+    """
+    descriptor = Descriptor(media_type=pin.media_type, digest=pin.manifest, size=pin.manifest_size)
+    if not context.store.has(pin.manifest):
+        kind = OfflineMissError if context.offline else MissingError
+        raise kind(
+            f"base {pin.reference}", "is not in the store", expected=pin.manifest, where=str(context.store.root),
+            hint="for `mini`, run `make base`; for another base, copy it into the store as an OCI layout",
+        )  # fmt: skip
+    manifest = context.store.manifest(descriptor)
+    if manifest.config.digest != pin.config:
+        raise FactMismatchError(
+            f"base {pin.reference}", "has another config", expected=pin.config, actual=manifest.config.digest
+        )
+    config = context.store.config(manifest.config)
+    check_platform(config, platform, subject=f"base {pin.reference}")
+    if len(config.diff_ids) != len(manifest.layers):
+        raise LayoutError(
+            f"base {pin.reference}", "lists other numbers of layers and DiffIDs",
+            expected=len(manifest.layers), actual=len(config.diff_ids),
+        )  # fmt: skip
+    found = take_inventories(context, manifest.layers, config.diff_ids, inventories)
+    return Base(
+        manifest=manifest,
+        descriptor=descriptor,
+        config=config,
+        inventories=tuple(inventory for inventory, _ in found),
+        inventory_digests=tuple(digest for _, digest in found),
+    )
+
+
+def check_platform(config: ImageConfig, platform: str, *, subject: str) -> None:
+    """Refuse an image of another operating system or architecture."""
+    actual = f"{config.os}/{config.architecture}"
+    if actual != platform:
+        raise FactMismatchError(subject, "is for another platform", expected=platform, actual=actual)
+
+
+def machine_of(platform: str) -> Machine:
+    """The ELF machine of a platform."""
+    return _MACHINES[platform.partition("/")[2]]
+
+
+def take_inventories(
+    context: Context,
+    layers: tuple[Descriptor, ...],
+    diff_ids: tuple[Digest, ...],
+    expected: tuple[Digest, ...] | None,
+) -> list[tuple[Inventory, Digest]]:
+    """The inventories of layers in order, from the cache or by reading; each with its digest."""
+    results: dict[Digest, tuple[Inventory, Digest]] = {}
+    missing: dict[Digest, Descriptor] = {}
+    for index, (layer, diff_id) in enumerate(zip(layers, diff_ids, strict=True)):
+        cached = context.cache.inventory(diff_id, expected[index] if expected else None)
+        if cached is not None:
+            results[diff_id] = cached
+        else:
+            missing[diff_id] = layer
+    if missing:
+        order = sorted(missing.items(), key=lambda item: -item[1].size)
+        total = sum(layer.size for _, layer in order)
+        workers = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        with context.progress.task("reading layers", total) as task, ThreadPoolExecutor(workers) as pool:
+            scans = pool.map(lambda item: scan(context, item[1], item[0], task), order)
+            results.update(zip([diff_id for diff_id, _ in order], scans, strict=True))
+    rows = [results[diff_id] for diff_id in diff_ids]
+    for index, (_, digest) in enumerate(rows):
+        if expected is not None and digest != expected[index]:
+            raise FactMismatchError(
+                f"inventory of base layer {index}", "differs from the lock's", expected=expected[index], actual=digest,
+                hint="the layer's bytes are right; was the lock made by another version? run `imgbuild lock --complete`",
+            )  # fmt: skip
+    return rows
+
+
+def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tuple[Inventory, Digest]:
+    """Read one layer of the store whole, check digest, size and DiffID, and keep its inventory."""
+    subject = f"layer {layer.digest}"
+    with context.store.open(layer.digest, subject=subject) as stream:
+        found = scan_layer(
+            stream,
+            subject=subject,
+            spool=lambda: spool(context.cache.folder("spool")),
+            capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
+            advance=task.advance,
+        )
+    if (found.digest, found.size) != (layer.digest, layer.size):
+        context.store.quarantine(layer.digest)
+        raise DigestMismatchError(
+            subject, "does not have its digest and size", expected=f"{layer.digest}, {layer.size} bytes",
+            actual=f"{found.digest}, {found.size} bytes", hint="the copy in the store is damaged; make or fetch it again",
+        )  # fmt: skip
+    if found.inventory.diff_id != diff_id:
+        raise DigestMismatchError(
+            subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id
+        )
+    return found.inventory, context.cache.keep_inventory(found.inventory)
+
+
+def read_file(context: Context, layers: tuple[Descriptor, ...], node: Node, name: str) -> bytes:
+    """The bytes of a small file of a layer, checked by the sha256 of its inventory."""
+    if node.sha256 is None or node.source is None or not 0 <= node.layer < len(layers):
+        raise MissingError(f"file {name}", "is in no layer of the image")
+    digest = Digest("sha256", node.sha256)
+    if node.size > DEFAULT_LIMITS.text_bytes:
+        raise LayoutError(f"file {name}", "is too large to be read whole", actual=f"{node.size} bytes")
+    data = context.cache.get(digest)
+    if data is None:
+        data = _extract(context, layers[node.layer], node.source, name)
+        actual = digest_of([data])[0]
+        if actual != digest:
+            raise DigestMismatchError(f"file {name}", "differs from the inventory", expected=digest, actual=actual)
+        context.cache.put([data])
+    return data
+
+
+def _extract(context: Context, layer: Descriptor, source: bytes, name: str) -> bytes:
+    subject = f"layer {layer.digest}"
+    found: bytes | None = None
+    with context.store.open(layer.digest, subject=subject) as stream:
+        reader = TarReader(decompress(stream, subject=subject), subject=subject)
+        for entry in reader:
+            if entry.path == source and entry.type.value == "file":
+                # The last of several entries for one path counts (case C10), so reading goes on.
+                found = b"".join(reader.content())
+    if found is None:
+        raise MissingError(f"file {name}", "is not in the layer that its inventory names", where=subject)
+    return found

@@ -1,0 +1,81 @@
+"""`imgbuild build`: assemble, verify, and only then publish and tag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imgbuild.errors import FactMismatchError, MissingError
+from imgbuild.steps.assemble import assemble
+from imgbuild.steps.lock import check_fresh
+from imgbuild.steps.verify import verify
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.project import ImageInput
+    from imgbuild.adapters.store import StagedStore
+    from imgbuild.model.identity import Report
+    from imgbuild.model.lockfile import Lock, Result
+    from imgbuild.steps.assemble import Assembled
+    from imgbuild.steps.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildOutcome:
+    """What was built, what the verification found, and which tags now name it (none if it did not pass)."""
+
+    assembled: Assembled
+    report: Report
+    tags: tuple[str, ...]
+
+
+def build(
+    context: Context, store: StagedStore, image: ImageInput, lock: Lock, *, dry_run: bool = False
+) -> BuildOutcome:
+    """Build and verify in the staging area; publish and tag only if every required identity matched.
+
+    `store` is the store of `context`. With `dry_run` nothing is published. If the process ends at any point before the
+    last rename, no tag has moved and what is left is removed by the next run.
+
+    Raises:
+        LockStaleError: the inputs changed after the lock was made.
+        FactMismatchError: the result is not the one that the lock expects.
+        ImgbuildError: what assembling raises.
+    """
+    check_fresh(image, lock)
+    with store.session():
+        assembled = assemble(context, image, lock)
+        check_result(lock, assembled)
+        report = verify(context, image, assembled.lock, assembled.manifest)
+        if dry_run or not report.ok:
+            return BuildOutcome(assembled=assembled, report=report, tags=())
+        store.publish()
+        for tag in image.definition.tags:
+            store.tag(tag, assembled.manifest)
+        return BuildOutcome(assembled=assembled, report=report, tags=tuple(image.definition.tags))
+
+
+def check_result(lock: Lock, assembled: Assembled) -> None:
+    """Compare what came out with the result in the lock; an error names the first layer that differs."""
+    expected, actual = lock.result, assembled.lock.result
+    if expected is None or expected == actual:
+        return
+    if actual is None:
+        raise MissingError(f"result of {lock.image}", "was not made")
+    where, wanted, found = _first_difference(expected, actual)
+    raise FactMismatchError(
+        f"result of {lock.image}", f"differs from the lock in {where}", expected=wanted, actual=found,
+        hint="the same lock must give the same bytes: was the lock edited, or made by another format version?",
+    )  # fmt: skip
+
+
+def _first_difference(expected: Result, actual: Result) -> tuple[str, object, object]:
+    for one, other in zip(expected.layers, actual.layers, strict=False):
+        if one.diff_id != other.diff_id:
+            return f"layer {other.name} (DiffID)", one.diff_id, other.diff_id
+        if one != other:
+            return f"layer {other.name}", one, other
+    if len(expected.layers) != len(actual.layers):
+        return "number of layers", len(expected.layers), len(actual.layers)
+    if expected.config != actual.config:
+        return "config", expected.config, actual.config
+    return "manifest", expected.manifest, actual.manifest

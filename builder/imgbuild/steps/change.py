@@ -1,0 +1,171 @@
+"""The step kinds that change what is there: `patch`, `edit`, `compile`, `replace`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imgbuild import jsontext
+from imgbuild.adapters import toolchain
+from imgbuild.content.patch import apply_edit, apply_file, parse_patch
+from imgbuild.digest import Digest
+from imgbuild.errors import PatchError, StepError
+from imgbuild.model.layer import mode_bits, owner_ids
+from imgbuild.model.lockfile import ABSENT
+from imgbuild.model.paths import image_path, relative_path, show
+from imgbuild.steps.workspace import Attributes
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.project import LayerInput
+    from imgbuild.model.layer import Compile, Edit, Patch, Replace
+    from imgbuild.steps.apply import Work
+
+
+def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
+    """Apply all stages in memory; only when every file of every stage fits is anything written."""
+    workspace = work.workspace
+    root = image_path(step.root, where=step_id)
+    allowed = {relative_path(text, where=step_id): _target(work, root, text, step_id) for text in step.files}
+    contents: dict[bytes, bytes | None] = {}
+    states: dict[bytes, list[str]] = {}
+    for name, real in allowed.items():
+        exists = workspace.tree.get(real) is not None
+        contents[name] = workspace.read(real, where=step_id) if exists else None
+        states[name] = [workspace.state(real)]
+        workspace.expect(step_id, real, tuple(states[name]))
+    for stage in step.stages:
+        subject = f"patch layers/{layer.name}/{stage}"
+        for file in parse_patch(layer.files[stage], subject=subject, strip=step.strip):
+            if file.path not in allowed:
+                raise PatchError(
+                    subject, "touches a file that the step does not list", actual=show(file.path)[1:],
+                    expected=", ".join(step.files), where=step_id,
+                )  # fmt: skip
+            contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
+            after = contents[file.path]
+            states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
+            workspace.expect(step_id, allowed[file.path], tuple(states[file.path]))
+    for name, real in allowed.items():
+        if len(states[name]) == 1:
+            raise PatchError(f"step {step_id}", "lists a file that no stage touches", actual=show(name)[1:])
+        _write_text(work, real, contents[name], step, step_id)
+        workspace.expect(step_id, real, tuple(states[name]), final=True)
+
+
+def edit(work: Work, step: Edit, step_id: str) -> None:
+    """Replace an exact text, counted."""
+    workspace = work.workspace
+    real, node = workspace.regular_file(image_path(step.path, where=step_id), where=step_id)
+    before = workspace.state(real)
+    workspace.expect(step_id, real, (before,))
+    data = apply_edit(
+        workspace.read(real, where=step_id),
+        find=step.find.encode(),
+        replace=step.replace.encode(),
+        count=step.count,
+        subject=f"edit of {show(real)}",
+        where=step_id,
+    )
+    workspace.write_bytes(real, data, Attributes.of(node), where=step_id)
+    workspace.expect(step_id, real, (before, workspace.state(real)), final=True)
+    settle(work, real, where=step_id)
+
+
+def compile_sources(work: Work, step: Compile, step_id: str) -> None:
+    """Compile with the pinned toolchain, or take the output that this machine made from the same inputs before."""
+    workspace = work.workspace
+    _, tree = work.sources.git(step.source)
+    files = {item.path: item for item in tree.files}
+    texts = []
+    for name in (*step.sources, *step.headers):
+        item = files.get(name.encode())
+        if item is None or item.target is not None:
+            raise StepError(f"source {step.source}", "has no such file to compile", expected=name, where=step_id)
+        texts.append((name, item.read()))
+    job = toolchain.CompileJob(
+        sources=tuple(texts),
+        compile=tuple(step.sources),
+        language=step.language,
+        glibc=step.glibc,
+        target_arch=work.machine,
+        soname=step.soname,
+        flags=tuple(step.flags),
+        output=step.path.rpartition("/")[2],
+        kind="shared",
+    )
+    data = _compiled(work, step, job)
+    path = workspace.real_path(image_path(step.path, where=step_id), where=step_id)
+    before = workspace.state(path)
+    after = str(Digest.of(data))
+    workspace.expect(step_id, path, (before, after), final=True)
+    uid, gid = owner_ids(step.owner)
+    workspace.write_bytes(path, data, Attributes(mode=mode_bits(step.mode), uid=uid, gid=gid), where=step_id)
+
+
+def replace(work: Work, step: Replace, step_id: str) -> None:
+    """Swap one file of an installed distribution in place: real path, mode and owner stay, the RECORD row is rewritten."""
+    workspace = work.workspace
+    real, node = workspace.regular_file(image_path(step.path, where=step_id), where=step_id)
+    owner = work.packages.owner_names(real)
+    if owner != (step.distribution,):
+        raise StepError(
+            f"file {show(real)}", "is not owned by the distribution that the step names",
+            expected=step.distribution, actual=", ".join(owner) or "no distribution", where=step_id,
+        )  # fmt: skip
+    content, digest = work.sources.library(step.source)
+    before = workspace.state(real)
+    if before == str(digest):
+        raise StepError(
+            f"file {show(real)}", "is the same already, so the swap does nothing", actual=before, where=step_id
+        )
+    workspace.expect(step_id, real, (before, str(digest)), final=True)
+    workspace.write(real, content, digest, Attributes.of(node), where=step_id)
+    settle(work, real, where=step_id)
+
+
+def settle(work: Work, path: bytes, *, where: str) -> None:
+    """After the content of a path changed: its RECORD row says the new content, and stale bytecode goes."""
+    for stale in work.workspace.drop_bytecode(path, where=where):
+        work.packages.forget(stale, where=where)
+    work.packages.update(path, where=where)
+
+
+def _target(work: Work, root: bytes, text: str, step_id: str) -> bytes:
+    path = root + b"/" + relative_path(text, where=step_id)
+    found = work.workspace.tree.resolve(path)
+    return found[0] if found is not None else work.workspace.real_path(path, where=step_id)
+
+
+def _write_text(work: Work, real: bytes, data: bytes | None, step: Patch, step_id: str) -> None:
+    node = work.workspace.tree.get(real)
+    if data is None:
+        work.workspace.remove(real, where=step_id)
+        work.packages.forget(real, where=step_id)
+        return
+    uid, gid = owner_ids(step.owner)
+    attributes = Attributes(mode=mode_bits(step.mode), uid=uid, gid=gid) if node is None else Attributes.of(node)
+    work.workspace.write_bytes(real, data, attributes, where=step_id)
+    settle(work, real, where=step_id)
+
+
+def _compiled(work: Work, step: Compile, job: toolchain.CompileJob) -> bytes:
+    pin = work.sources.toolchain(step.toolchain)
+    key = _key(job, f"{pin.distribution}=={pin.version}")
+    cache = work.context.cache
+    known = cache.result(key)
+    if known is not None:
+        data = cache.get(Digest.parse(known.decode()))
+        if data is not None:
+            return data
+    zig = work.sources.zig(step.toolchain)
+    with work.context.progress.task(f"compiling {job.output}", None, unit="steps"):
+        data = toolchain.compile(job, zig=zig, work=cache.folder("spool"), cache=cache.folder("zig"))
+    cache.put([data])
+    cache.keep_result(key, str(Digest.of(data)).encode())
+    return data
+
+
+def _key(job: toolchain.CompileJob, tool: str) -> Digest:
+    """The digest of all that the output depends on: the tool's version, the options and the sources."""
+    sources = {name: str(Digest.of(text)) for name, text in (*job.sources, *job.link_inputs)}
+    options = [tool, job.language, job.glibc, job.target_arch, job.kind, job.soname, list(job.compile), list(job.flags)]
+    return Digest.of(jsontext.dumps({"options": options, "sources": sources}))

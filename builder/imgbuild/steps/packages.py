@@ -1,0 +1,92 @@
+"""The installed distributions of a workspace: who owns a path, and RECORD rows that follow what steps change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imgbuild.content.packages import Distribution, distributions, owners, rewrite_record
+from imgbuild.errors import MissingError, StepError
+from imgbuild.model.paths import parent, show
+from imgbuild.steps.workspace import Attributes
+
+if TYPE_CHECKING:
+    from imgbuild.steps.workspace import Workspace
+
+
+class Packages:
+    """A view of the workspace that is made when it is first asked, and again after a package step."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._installed: tuple[Distribution, ...] | None = None
+        self._owners: dict[bytes, tuple[Distribution, ...]] = {}
+
+    def changed(self) -> None:
+        """Forget what was read: a distribution was installed."""
+        self._installed = None
+
+    def installed(self) -> tuple[Distribution, ...]:
+        """All distributions."""
+        if self._installed is None:
+            self._installed = distributions(self._workspace.tree, self._read)
+            self._owners = owners(self._installed)
+        return self._installed
+
+    def owners(self, path: bytes) -> tuple[Distribution, ...]:
+        """The distributions that claim a path."""
+        self.installed()
+        return self._owners.get(path, ())
+
+    def owner_names(self, path: bytes) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(distribution.name for distribution in self.owners(path))
+
+    def refuse_second(self, name: str, version: str, site: bytes, *, where: str) -> None:
+        """Refuse a second distribution of one name in a site folder: importers would mix the two."""
+        for distribution in self.installed():
+            if distribution.name == name and parent(distribution.folder) == site:
+                raise StepError(
+                    f"distribution {name}", "is installed already", expected=f"{version} as the only one",
+                    actual=f"{distribution.version} in {show(distribution.folder)}", where=where,
+                )  # fmt: skip
+
+    def update(self, path: bytes, *, where: str) -> None:
+        """Let the RECORD of the one owner say what is at a path now; without an owner nothing happens."""
+        self._rewrite(path, where=where)
+
+    def forget(self, path: bytes, *, where: str) -> None:
+        """Take the row of a removed path out of its owner's RECORD."""
+        self._rewrite(path, where=where)
+
+    def _rewrite(self, path: bytes, *, where: str) -> None:
+        owned = self.owners(path)
+        if not owned:
+            return
+        if len(owned) > 1:
+            raise StepError(
+                f"file {show(path)}", "is claimed by several distributions", expected="1 owner",
+                actual=", ".join(distribution.name for distribution in owned), where=where,
+            )  # fmt: skip
+        record = owned[0].folder + b"/RECORD"
+        real, node = self._workspace.regular_file(record, where=where)
+        before = self._workspace.state(real)
+        now = self._workspace.tree.get(path)
+        data = rewrite_record(
+            self._workspace.read(real, where=where),
+            path,
+            site=parent(owned[0].folder),
+            sha256=None if now is None else now.sha256,
+            size=0 if now is None else now.size,
+            subject=f"file {show(real)}",
+        )
+        self._workspace.write_bytes(real, data, Attributes.of(node), where=where)
+        self._workspace.expect(where, real, (before, self._workspace.state(real)), final=True)
+
+    def _read(self, path: bytes) -> bytes | None:
+        found = self._workspace.tree.resolve(path)
+        if found is None or found[1].type != "file":
+            return None
+        try:
+            return self._workspace.read(path, where=show(path))
+        except MissingError:
+            return None

@@ -1,0 +1,147 @@
+"""Steps 5 to 7 of static verification: embedded documents, changed files, installed packages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from imgbuild.errors import ImgbuildError
+from imgbuild.model.identity import Finding, Verdict, compare, not_checked
+from imgbuild.model.lockfile import ABSENT
+from imgbuild.model.paths import image_path, parent, parents, show
+from imgbuild.model.receipt import RECEIPT_PATH, lock_path, parse_receipt
+from imgbuild.steps.receipt import receipt_entry
+
+if TYPE_CHECKING:
+    from imgbuild.content.packages import Distribution
+    from imgbuild.content.tree import Node, Tree
+    from imgbuild.model.lockfile import Lock
+    from imgbuild.model.receipt import ReceiptEntry
+    from imgbuild.steps.view import View
+
+_SHOWN = 5
+
+
+def documents(view: View, lock: Lock) -> list[Finding]:
+    """Step 5: the embedded lock is the lock, and the receipt names exactly what the added layers hold."""
+    path = lock_path(lock.image)
+    if lock.facts is None:
+        first = not_checked("embedded.lock", show(path), "the lock has no facts; run `imgbuild lock --complete`")
+    else:
+        same = view.read(path) == lock.embedded(lock.facts)
+        first = compare(
+            "embedded.lock",
+            show(path),
+            "the lock, without its result",
+            "the lock, without its result" if same else "other bytes",
+        )
+    raw = view.read(RECEIPT_PATH)
+    if raw is None:
+        return [first, compare("receipt", show(RECEIPT_PATH), "a receipt", "nothing")]
+    try:
+        found = parse_receipt(raw, subject=show(RECEIPT_PATH))
+    except ImgbuildError as error:
+        return [first, compare("receipt", show(RECEIPT_PATH), "a receipt", str(error))]
+    stated = {entry.path: entry for entry in found.entries}
+    actual = _changes(view)
+    wrong = sorted(name for name in stated.keys() | actual.keys() if stated.get(name) != actual.get(name))
+    return [
+        first,
+        Finding(
+            check="receipt",
+            subject=f"{len(actual)} changed paths",
+            verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
+            expected="the receipt names each of them as it is, and no other",
+            actual="it does" if not wrong else f"{len(wrong)} differ: {_some(wrong)}",
+        ),
+    ]
+
+
+def files(view: View, lock: Lock) -> list[Finding]:
+    """Step 6: every file that a step changed is in the last state that the lock pins for it."""
+    last = {row.path: row.states[-1] for row in lock.pins.files}
+    return [compare("file", path, state, _state(view.tree, path)) for path, state in sorted(last.items())]
+
+
+def packages(view: View) -> list[Finding]:
+    """Step 7: RECORD rows against bytes, with the base as baseline, and doubled distributions."""
+    base = set(_mismatches(view.base_tree, view.installed))
+    now = list(_mismatches(view.tree, view.installed))
+    fresh = [row for row in now if row not in base]
+    rows = sum(len(distribution.rows) for distribution in view.installed)
+    doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in view.installed)
+    twice = sorted(f"{name} in {show(site)}" for (name, site), count in doubled.items() if count > 1)
+    broken = [f"{show(item.folder)} {item.problem}" for item in view.installed if item.problem]
+    findings = [
+        Finding(
+            check="packages.record",
+            subject=f"{rows} RECORD rows of {len(view.installed)} distributions",
+            verdict=Verdict.DIFFERS if fresh else Verdict.MATCH,
+            expected="no mismatch that the base did not have",
+            actual=f"{len(fresh)} new: {_some(fresh)}" if fresh else "none",
+            reason=f"{len(now) - len(fresh)} mismatches are the base's own" if now else None,
+        ),
+        Finding(
+            check="packages.single",
+            subject="distributions",
+            verdict=Verdict.DIFFERS if twice else Verdict.MATCH,
+            expected="one of each name in a site folder",
+            actual=f"twice: {_some(twice)}" if twice else "one of each",
+        ),
+    ]
+    if broken:
+        findings.append(not_checked("packages.record", _some(broken), "cannot be read", required=False))
+    return findings
+
+
+def _changes(view: View) -> dict[str, ReceiptEntry]:
+    """What the added layers hold, computed from their entries and the two trees."""
+    paths: set[bytes] = set()
+    for inventory in view.added:
+        for entry in inventory.entries:
+            path = entry.path_bytes
+            folder, _, name = path.rpartition(b"/")
+            if name.startswith(b".wh."):
+                path = (folder + b"/" if folder else b"") + name[len(b".wh.") :]
+            paths.add(path)
+    changes: dict[str, ReceiptEntry] = {}
+    for path in paths - {RECEIPT_PATH}:
+        old, new = view.base_tree.get(path), view.tree.get(path)
+        if new is not None and old is not None and new.is_directory and _same_directory(old, new):
+            continue
+        if new is None and any(view.tree.get(above) is None for above in parents(path)):
+            continue
+        row = receipt_entry(path, old, new)
+        if row is not None:
+            changes[row.path] = row
+    return changes
+
+
+def _same_directory(old: Node, new: Node) -> bool:
+    facts = ("type", "mode", "uid", "gid", "mtime", "xattrs")
+    return all(getattr(old, name) == getattr(new, name) for name in facts)
+
+
+def _state(tree: Tree, path: str) -> str:
+    node = tree.get(image_path(path, where="lock"))
+    if node is None:
+        return ABSENT
+    return f"link:{show(node.link)[1:]}" if node.type == "symlink" else f"sha256:{node.sha256}"
+
+
+def _mismatches(tree: Tree, installed: tuple[Distribution, ...]) -> list[str]:
+    found = []
+    for distribution in installed:
+        for row in distribution.rows:
+            if row.sha256 is None:
+                continue
+            node = tree.get(row.path)
+            actual = None if node is None else node.sha256
+            if actual != row.sha256 or (node is not None and row.size not in {None, node.size}):
+                found.append(f"{show(row.path)} ({distribution.name})")
+    return found
+
+
+def _some(items: list[str]) -> str:
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(items[:_SHOWN]) + more

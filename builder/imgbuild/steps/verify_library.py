@@ -1,0 +1,294 @@
+"""Step 8 of static verification: a swapped library, and that nothing else can be loaded in its place.
+
+For each library of the definition (design.md, section 7; cases C65, C66, P01 to P18):
+
+a. The path resolves to a regular file with the digest of the locked source.
+b. It is for the image's machine, has the SONAME, and its build id is the lock's.
+c. It needs no newer glibc than the image has, and all it needs is in the image.
+d. It exports every symbol with its prefixes that some other file imports.
+e. Its bytes hold the required strings.
+f. Every other file that has the SONAME or exports its symbol, under any name, is accepted in the definition.
+g. For every file that needs the SONAME, the linker's search ends at this file.
+h. In its folder, nothing but it and links to it goes by its name: a sorted glob must find it (DeepEP's discovery).
+i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
+j. Every acceptance is still needed.
+
+Not checked here: dlopen with a path, `ld.so.cache`, what is loaded first (content.loader says what is not modelled).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from imgbuild.content.inventory import SYMBOL_FAMILIES
+from imgbuild.content.loader import Linker
+from imgbuild.errors import MissingError
+from imgbuild.model.identity import Finding, Verdict, compare, not_checked
+from imgbuild.model.lockfile import LockedMember
+from imgbuild.model.paths import image_path, parent, show
+from imgbuild.steps.base import machine_of
+from imgbuild.steps.view import digest_of_node
+
+if TYPE_CHECKING:
+    from imgbuild.content.inventory import ElfRecord
+    from imgbuild.content.tree import Node
+    from imgbuild.model.image import ImageDefinition, LibraryIdentity
+    from imgbuild.model.lockfile import Lock
+    from imgbuild.model.oci import ImageConfig
+    from imgbuild.steps.view import View
+
+
+def libraries(view: View, definition: ImageDefinition, lock: Lock, config: ImageConfig) -> list[Finding]:
+    """Findings for every library of the definition."""
+    findings: list[Finding] = []
+    for name, library in sorted(definition.library.items()):
+        findings.extend(_Gate(view, name, library, lock, config).findings())
+    return findings
+
+
+class _Gate:
+    def __init__(self, view: View, name: str, library: LibraryIdentity, lock: Lock, config: ImageConfig) -> None:
+        self._view = view
+        self._name = name
+        self._library = library
+        self._lock = lock
+        self._config = config
+        self._machine = machine_of(lock.platform)
+        self._accepted = {image_path(item.path, where=name): item.reason for item in library.accept}
+        self._used: set[bytes] = set()
+
+    def findings(self) -> list[Finding]:
+        target = self._view.resolve(image_path(self._library.path, where=self._name))
+        node = self._view.tree.get(target) if target is not None else None
+        if target is None or node is None:
+            return [
+                compare(
+                    self._check("path"), self._library.path, "a regular file", "nothing, or a link that leads nowhere"
+                )
+            ]
+        found = [self._digest(target, node)]
+        if node.elf is None:
+            found.append(
+                compare(self._check("elf"), show(target), "a readable ELF file", node.elf_problem or "no ELF file")
+            )
+        else:
+            found.extend(
+                [*self._facts(target, node.elf), *self._needs(target, node.elf), self._symbols(target, node.elf)]
+            )
+        found.extend(self._strings(target, node))
+        found.extend([*self._providers(target), *self._consumers(target), self._folder(target)])
+        found.extend([*self._unreadable(), *self._unused()])
+        return found
+
+    def _check(self, what: str) -> str:
+        return f"library.{self._name}.{what}"
+
+    def _digest(self, target: bytes, node: Node) -> Finding:
+        source = self._lock.source(self._library.source)
+        if not isinstance(source, LockedMember):
+            return not_checked(self._check("digest"), show(target), f"source {source.name} is not a single file")
+        return compare(self._check("digest"), show(target), source.digest, digest_of_node(node))
+
+    def _facts(self, target: bytes, elf: ElfRecord) -> list[Finding]:
+        where = show(target)
+        found = [
+            compare(self._check("machine"), where, f"{self._machine}, 64 bits", f"{elf.machine}, {elf.bits} bits"),
+            compare(self._check("soname"), where, self._library.soname, elf.soname),
+        ]
+        rows = self._lock.facts.libraries if self._lock.facts is not None else []
+        locked = next((row for row in rows if row.name == self._name), None)
+        if locked is None:
+            found.append(not_checked(self._check("build_id"), where, "the lock has no facts about it"))
+        else:
+            found.append(compare(self._check("build_id"), where, locked.build_id, elf.build_id))
+        return found
+
+    def _needs(self, target: bytes, elf: ElfRecord) -> list[Finding]:
+        check, where = self._check("glibc"), show(target)
+        have = [
+            node.elf.glibc_defined
+            for path, node in self._view.elf_files
+            if path.endswith(b"/libc.so.6") and node.elf is not None and node.elf.glibc_defined is not None
+        ]
+        if not have:
+            first = not_checked(check, where, "no libc.so.6 with versions is in the image")
+        else:
+            newest = max(have, key=_version)
+            enough = _version(elf.glibc_needed or "0") <= _version(newest)
+            verdict = Verdict.MATCH if enough else Verdict.DIFFERS
+            first = Finding(
+                check=check, subject=where, verdict=verdict, expected=f"needs at most glibc {newest}",
+                actual=f"needs glibc {elf.glibc_needed}",
+            )  # fmt: skip
+        linker = self._linker()
+        absent = [name for name in elf.needed if linker.resolve(target, name).provider is None]
+        second = compare(
+            self._check("needed"),
+            where,
+            "all it needs is in the image",
+            f"absent: {', '.join(absent)}" if absent else "all it needs is in the image",
+        )
+        return [first, second]
+
+    def _symbols(self, target: bytes, elf: ElfRecord) -> Finding:
+        check = self._check("symbols")
+        prefixes = tuple(self._library.prefixes)
+        if any(not prefix.startswith(SYMBOL_FAMILIES) for prefix in prefixes):
+            return not_checked(check, show(target), f"inventories keep symbols of {', '.join(SYMBOL_FAMILIES)} only")
+        wanted: dict[str, bytes] = {}
+        for path, node in self._view.elf_files:
+            if node.elf is not None and path != target:
+                wanted.update((name, path) for name in node.elf.imports if name.startswith(prefixes))
+        lacking = sorted(set(wanted) - set(elf.exports))
+        return Finding(
+            check=check, subject=show(target), verdict=Verdict.DIFFERS if lacking else Verdict.MATCH,
+            expected=f"exports the {len(wanted)} symbols that other files import",
+            actual="exports them all" if not lacking else "lacks " + ", ".join(f"{n} (for {show(wanted[n])})" for n in lacking[:5]),
+        )  # fmt: skip
+
+    def _strings(self, target: bytes, node: Node) -> list[Finding]:
+        left = {text.encode() for text in self._library.strings}
+        overlap = max((len(text) for text in left), default=1) - 1
+        hasher, tail = hashlib.sha256(), b""
+        try:
+            with self._view.stream(target) as pieces:
+                for piece in pieces:
+                    hasher.update(piece)
+                    window = tail + piece
+                    left -= {text for text in left if text in window}
+                    tail = window[-overlap:] if overlap else b""
+        except MissingError as error:
+            return [not_checked(self._check("strings"), show(target), str(error))]
+        if hasher.hexdigest() != node.sha256:
+            return [
+                compare(self._check("strings"), show(target), f"sha256:{node.sha256}", f"sha256:{hasher.hexdigest()}")
+            ]
+        absent = {text.decode() for text in left}
+        return [
+            compare(
+                self._check("strings"),
+                show(target),
+                f"holds {text!r}",
+                f"lacks {text!r}" if text in absent else f"holds {text!r}",
+            )
+            for text in self._library.strings
+        ]
+
+    def _providers(self, target: bytes) -> list[Finding]:
+        others = [
+            path
+            for path, node in self._view.elf_files
+            if path != target
+            and node.elf is not None
+            and (node.elf.soname == self._library.soname or self._library.symbol in node.elf.exports)
+        ]
+        found = []
+        for path in others:
+            digest = digest_of_node(self._view.tree.get(path))
+            if path in self._accepted:
+                self._used.add(path)
+                found.append(
+                    Finding(
+                        check=self._check("provider"),
+                        subject=show(path),
+                        verdict=Verdict.MATCH,
+                        expected="accepted in the definition",
+                        actual=str(digest),
+                        reason=self._accepted[path],
+                    )  # fmt: skip
+                )
+            else:
+                found.append(
+                    compare(
+                        self._check("provider"),
+                        show(path),
+                        f"no other {self._library.soname} than {show(target)}",
+                        digest,
+                    )
+                )
+        if not others:
+            only = f"the only {self._library.soname}"
+            found.append(compare(self._check("provider"), show(target), only, only))
+        return found
+
+    def _consumers(self, target: bytes) -> list[Finding]:
+        linker = self._linker()
+        consumers = [
+            path
+            for path, node in self._view.elf_files
+            if node.elf is not None and self._library.soname in node.elf.needed and node.elf.machine == self._machine
+        ]
+        check = self._check("consumer")
+        if not consumers:
+            return [not_checked(check, show(target), "no file in the image needs it by SONAME", required=False)]
+        found = []
+        for path in consumers:
+            resolution = linker.resolve(path, self._library.soname)
+            provider = resolution.provider
+            rule = resolution.steps[-1].rule if resolution.steps else "no search"
+            if provider != target and path in self._accepted:
+                self._used.add(path)
+                verdict, reason = Verdict.MATCH, self._accepted[path]
+            else:
+                verdict, reason = (Verdict.MATCH if provider == target else Verdict.DIFFERS), f"found by {rule}"
+            actual = "loads nothing" if provider is None else f"loads {show(provider)}"
+            found.append(
+                Finding(
+                    check=check,
+                    subject=show(path),
+                    verdict=verdict,
+                    expected=f"loads {show(target)}",
+                    actual=actual,
+                    reason=reason,
+                )
+            )
+        return found
+
+    def _folder(self, target: bytes) -> Finding:
+        folder = parent(target)
+        stem = self._library.soname.partition(".so")[0].encode()
+        wrong = []
+        for name in self._view.listdir(folder):
+            path = folder + b"/" + name
+            if name.startswith(stem + b".so") and self._view.resolve(path) != target:
+                if path in self._accepted:
+                    self._used.add(path)
+                else:
+                    wrong.append(show(path))
+        text = f"only it and links to it begin with {stem.decode()}.so in {show(folder)}"
+        return Finding(
+            check=self._check("folder"), subject=show(target), verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
+            expected=text, actual=f"also there: {', '.join(wrong)}" if wrong else text,
+        )  # fmt: skip
+
+    def _unreadable(self) -> list[Finding]:
+        found = []
+        for path, node in self._view.elf_files:
+            if node.elf_problem is not None and path in self._accepted:
+                self._used.add(path)
+            elif node.elf_problem is not None:
+                found.append(
+                    not_checked(self._check("provider"), show(path), f"begins like ELF but {node.elf_problem}")
+                )
+        return found
+
+    def _unused(self) -> list[Finding]:
+        return [
+            compare(
+                self._check("accept"),
+                show(path),
+                "is there, as the definition says",
+                "is not there, or not needed any more",
+            )
+            for path in sorted(set(self._accepted) - self._used)
+        ]
+
+    def _linker(self) -> Linker:
+        value = self._config.variable("LD_LIBRARY_PATH")
+        parts = tuple(value.replace(";", ":").split(":")) if value else ()
+        return Linker(self._view, machine=self._machine, library_path=parts)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())

@@ -1,0 +1,301 @@
+"""The tree while steps change it, and the changes of one layer (changeset) that this gives.
+
+Every write goes to the real path: links in the parents are followed inside the image, so that a file for `/bin` of a
+base with `bin -> usr/bin` lands in `usr/bin` and the link stays (case C08). A link at the end of a path is replaced
+itself (C07).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from imgbuild.content.changeset import BytesContent, Change, ChangeType
+from imgbuild.content.elf import is_elf, read_elf
+from imgbuild.content.inventory import ElfRecord, elf_record
+from imgbuild.content.tree import Node, Tree
+from imgbuild.digest import Digest
+from imgbuild.errors import ArchiveError, FactMismatchError, StepError
+from imgbuild.model.lockfile import ABSENT, FileStates
+from imgbuild.model.paths import parent, parents, show
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from imgbuild.content.changeset import Content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileContent:
+    """Bytes in a file on disk whose digest was checked when it was put there."""
+
+    path: Path
+    size: int
+
+    def open(self) -> BinaryIO:
+        """Open for reading; the caller closes."""
+        return self.path.open("rb")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributes:
+    """Metadata of a path that a step writes."""
+
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+
+    @classmethod
+    def of(cls, node: Node) -> Attributes:
+        """The metadata of what is there, to be kept."""
+        return cls(mode=node.mode, uid=node.uid, gid=node.gid, xattrs=node.xattrs)
+
+
+class Workspace:
+    """A merged tree with the layer that is being made on top of it."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        read_base: Callable[[Node, str], bytes],
+        *,
+        epoch: int,
+        first_layer: int,
+        expected: Mapping[tuple[str, str], tuple[str, ...]] | None,
+    ) -> None:
+        self.tree = tree
+        self.states: list[FileStates] = []
+        """What steps found and left, in order."""
+        self.before: dict[bytes, Node | None] = {}
+        """For every path that any layer touched, the node of the base."""
+        self._read_base = read_base
+        self._epoch = epoch
+        self._layer = first_layer - 1
+        self._expected = expected
+        self._contents: dict[str, Content] = {}
+        self._original: dict[bytes, Node | None] = {}
+
+    def begin_layer(self) -> None:
+        """Start the next layer."""
+        self._layer += 1
+        self._original = {}
+
+    def real_path(self, path: bytes, *, where: str) -> bytes:
+        """The path with links in its parents followed, as far as they exist; a `StepError` for a parent that is a file."""
+        walked = b""
+        parts = path.split(b"/")
+        for index, part in enumerate(parts[:-1]):
+            found = self.tree.resolve(walked + b"/" + part)
+            if found is None:
+                if self.tree.get(walked + b"/" + part if walked else part) is not None:
+                    raise StepError(f"path {show(path)}", "goes through a link that leads nowhere", where=where)
+                return b"/".join(filter(None, [walked, *parts[index:]]))
+            if not found[1].is_directory:
+                raise StepError(
+                    f"path {show(path)}", "goes through what is not a directory", actual=show(found[0]), where=where
+                )
+            walked = found[0]
+        return b"/".join(filter(None, [walked, parts[-1]]))
+
+    def regular_file(self, path: bytes, *, where: str) -> tuple[bytes, Node]:
+        """The real path and node of an existing regular file, all links followed."""
+        found = self.tree.resolve(path)
+        if found is None or found[1].type != "file":
+            raise StepError(
+                f"file {show(path)}",
+                "is not in the image" if found is None else f"is a {found[1].type}",
+                expected="a regular file",
+                where=where,
+                hint="has the base moved? `imgbuild lock --update base` shows what changed",
+            )
+        return found
+
+    def read(self, path: bytes, *, where: str) -> bytes:
+        """The bytes of a small regular file of the tree as it is now."""
+        real, node = self.regular_file(path, where=where)
+        content = self._contents.get(str(node.sha256))
+        if content is None:
+            return self._read_base(node, show(real))
+        with content.open() as stream:
+            return b"".join(iter(lambda: stream.read(1 << 20), b""))
+
+    def write(self, path: bytes, content: Content, digest: Digest, attributes: Attributes, *, where: str) -> None:
+        """Put a regular file at a path; missing parents become 0755 of the same owner."""
+        real = self.real_path(path, where=where)
+        old = self.tree.get(real)
+        if old is not None and old.is_directory:
+            raise StepError(
+                f"path {show(real)}", "is a directory in the image", expected="a file or nothing", where=where
+            )
+        self._make_parents(real, attributes, where=where)
+        self._touch(real)
+        self._contents[digest.encoded] = content
+        elf, problem = self._elf(content, show(real))
+        node = Node(
+            type="file",
+            mode=attributes.mode,
+            uid=attributes.uid,
+            gid=attributes.gid,
+            mtime=self._epoch,
+            size=content.size,
+            sha256=digest.encoded,
+            xattrs=attributes.xattrs,
+            elf=elf,
+            elf_problem=problem,
+            layer=self._layer,
+            source=real,
+        )
+        self.tree.put(real, node)
+
+    def write_bytes(self, path: bytes, data: bytes, attributes: Attributes, *, where: str) -> Digest:
+        """Put bytes at a path; returns their digest."""
+        digest = Digest.of(data)
+        self.write(path, BytesContent(data=data), digest, attributes, where=where)
+        return digest
+
+    def link(self, path: bytes, target: bytes, attributes: Attributes, *, where: str) -> None:
+        """Put a symbolic link at a path."""
+        real = self.real_path(path, where=where)
+        old = self.tree.get(real)
+        if old is not None and old.is_directory:
+            raise StepError(
+                f"path {show(real)}", "is a directory in the image", expected="a link or nothing", where=where
+            )
+        self._make_parents(real, attributes, where=where)
+        self._touch(real)
+        node = Node(
+            type="symlink", mode=0o777, uid=attributes.uid, gid=attributes.gid, mtime=self._epoch, link=target,
+            layer=self._layer, source=real,
+        )  # fmt: skip
+        self.tree.put(real, node)
+
+    def remove(self, path: bytes, *, where: str) -> None:
+        """Take a path away; a `StepError` if it is not there."""
+        real = self.real_path(path, where=where)
+        if self.tree.get(real) is None:
+            raise StepError(f"path {show(path)}", "is not in the image, so it cannot be removed", where=where)
+        self._touch(real)
+        self.tree.remove(real)
+
+    def drop_bytecode(self, path: bytes, *, where: str) -> tuple[bytes, ...]:
+        """Remove compiled forms of a changed `.py` file, which would be loaded in its place (cases P56, P57)."""
+        if not path.endswith(b".py"):
+            return ()
+        folder, stem = parent(path), path.rpartition(b"/")[2][: -len(b".py")]
+        cache = self.tree.get(folder + b"/__pycache__" if folder else b"__pycache__")
+        names = sorted(cache.children) if cache is not None else []
+        stale = [
+            folder + b"/__pycache__/" + name
+            for name in names
+            if name.startswith(stem + b".") and name.endswith(b".pyc")
+        ]
+        for name in stale:
+            self.remove(name, where=where)
+        return tuple(stale)
+
+    def state(self, path: bytes) -> str:
+        """The state of a path as the lock writes it."""
+        node = self.tree.get(path)
+        if node is None:
+            return ABSENT
+        if node.type == "symlink":
+            return f"link:{show(node.link)[1:]}"
+        if node.sha256 is None:
+            raise StepError(f"path {show(path)}", f"is a {node.type}", expected="a regular file")
+        return f"sha256:{node.sha256}"
+
+    def expect(self, step: str, path: bytes, states: tuple[str, ...], *, final: bool = False) -> None:
+        """Compare states with the lock's as far as they are known; with `final`, record them."""
+        text = show(path)
+        if self._expected is not None:
+            wanted = self._expected.get((step, text))
+            if wanted is None or states != wanted[: len(states)] or (final and len(states) != len(wanted)):
+                index = next(
+                    (i for i, s in enumerate(states) if wanted is None or i >= len(wanted) or s != wanted[i]), 0
+                )
+                raise FactMismatchError(
+                    f"file {text}",
+                    "is not what the lock recorded " + ("before the step" if index == 0 else f"after stage {index}"),
+                    expected="a row in pins.files"
+                    if wanted is None
+                    else wanted[index]
+                    if index < len(wanted)
+                    else "nothing",
+                    actual=states[index],
+                    where=f"step {step}",
+                    hint="if the change is meant, run `imgbuild lock` and review the difference",
+                )
+        if final:
+            self.states.append(FileStates(step=step, path=text, states=list(states)))
+
+    def finish_layer(self) -> tuple[Change, ...]:
+        """The changes of this layer against the layers below, parents included."""
+        changes: dict[bytes, Change] = {}
+        for path, old in self._original.items():
+            if any(above in self._original and self.tree.get(above) is None for above in parents(path)):
+                continue
+            node = self.tree.get(path)
+            if node is None:
+                if old is not None:
+                    changes[path] = Change(path=path, type=ChangeType.WHITEOUT)
+            elif node != old:
+                changes[path] = self._change(path, node)
+        for path in list(changes):
+            for above in parents(path):
+                if above not in changes:
+                    changes[above] = self._change(above, self._existing(above))
+        return tuple(changes[path] for path in sorted(changes))
+
+    def _existing(self, path: bytes) -> Node:
+        node = self.tree.get(path)
+        if node is None:
+            raise StepError(f"path {show(path)}", "was removed in the layer that writes below it")
+        return node
+
+    def _change(self, path: bytes, node: Node) -> Change:
+        kinds = {"file": ChangeType.FILE, "directory": ChangeType.DIRECTORY, "symlink": ChangeType.SYMLINK}
+        return Change(
+            path=path,
+            type=kinds[node.type],
+            mode=node.mode,
+            uid=node.uid,
+            gid=node.gid,
+            mtime=node.mtime,
+            link=node.link,
+            xattrs=node.xattrs,
+            content=self._contents[str(node.sha256)] if node.type == "file" else None,
+        )
+
+    def _make_parents(self, path: bytes, attributes: Attributes, *, where: str) -> None:
+        for above in parents(path):
+            node = self.tree.get(above)
+            if node is None:
+                if self._original.get(above) is not None:
+                    raise StepError(f"path {show(above)}", "is made again in the layer that removes it", where=where)
+                self._touch(above)
+                made = Node(
+                    type="directory", mode=0o755, uid=attributes.uid, gid=attributes.gid, mtime=self._epoch,
+                    layer=self._layer, source=above,
+                )  # fmt: skip
+                self.tree.put(above, made)
+
+    def _touch(self, path: bytes) -> None:
+        node = self.tree.get(path)
+        kept = None if node is None else replace(node)
+        if path not in self._original:
+            self._original[path] = kept
+        if path not in self.before:
+            self.before[path] = kept
+
+    def _elf(self, content: Content, subject: str) -> tuple[ElfRecord | None, str | None]:
+        with content.open() as stream:
+            if not is_elf(stream.read(4)):
+                return None, None
+        try:
+            with content.open() as stream:
+                return elf_record(read_elf(stream, subject=subject)), None  # type: ignore[arg-type]
+        except ArchiveError as error:
+            return None, error.problem
