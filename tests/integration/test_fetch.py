@@ -1,4 +1,4 @@
-"""Real pip, against a folder of wheels made here: no network. One test of a fake pip for what pip cannot be made to do."""
+"""Real pip, against a folder of wheels made here: no network. A fake pip only for what pip cannot be made to do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import subprocess
 import sys
 import time
 import zipfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-
 from imgbuild.adapters import fetch
 from imgbuild.adapters.fetch import WheelPin, download_wheel, resolve_wheel
 from imgbuild.digest import Digest
@@ -27,7 +25,9 @@ from imgbuild.errors import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import TracebackType
+    from typing import Self
 
 PLATFORM = "manylinux_2_18_aarch64"
 FILENAME = f"demo_lib-1.2.0-py3-none-manylinux2014_aarch64.{PLATFORM}.whl"
@@ -40,14 +40,14 @@ class Recorder:
         self.totals: list[int | None] = []
         self.counts: list[int] = []
 
-    def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Recorder:
+    def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Recorder:  # noqa: ARG002
         self.totals.append(total)
         return self
 
     def note(self, text: str) -> None:
         raise AssertionError(text)
 
-    def __enter__(self) -> Recorder:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -196,7 +196,7 @@ def test_requires_python_counts_when_a_version_is_given(index: Path) -> None:
     make_wheel(index, FILENAME, requires_python=">=3.12")
     pin = resolve_wheel("demo-lib", "1.2.0", platforms=(PLATFORM,), python_version="3.12", offline=False)
     assert pin.filename == FILENAME
-    with pytest.raises(ToolError, match="3.12"):
+    with pytest.raises(ToolError, match=r"3\.12"):
         resolve_wheel("demo-lib", "1.2.0", platforms=(PLATFORM,), python_version="3.11", offline=False)
 
 

@@ -568,6 +568,7 @@ def test_environment_and_configuration_of_the_user_have_no_influence(
         assert contents(tree) == {b"a": b"1"}
     assert not mark.exists()
     assert not (tmp_path / "trace").exists()
+    assert not (bare_of(tmp_path / "cache", str(work.folder)) / "hooks").exists()
 
 
 def test_replacement_refs_of_the_cache_are_ignored(work: Work, tmp_path: Path, repository: GitRepository) -> None:

@@ -204,7 +204,7 @@ def test_lying_section_headers_change_nothing() -> None:
 def test_without_hash_tables_a_moved_string_table_ends_the_symbols_at_the_first_impossible_name() -> None:
     # As patchelf leaves a file: the old strings stay behind the symbols and are no symbols.
     # The fifth byte of the old strings looks like the type of a global function.
-    arguments: dict[str, Any] = {"imports": ["mem\x12cpy", "ncclSend"], "hash_style": "none", "soname": "libx.so"}
+    arguments: dict[str, Any] = {"imports": ["mem\x12cpy", "ncclSend"], "hash_style": "none"}
     plain = shared_object(**arguments)
     start, size = tag_value(plain, "STRTAB"), tag_value(plain, "STRSZ")
     strings = plain[start : start + size]

@@ -15,13 +15,13 @@ from imgbuild.content.patch import FilePatch, apply_edit, apply_file, parse_patc
 from imgbuild.errors import PatchError, StepError
 
 BOUNDED = settings(
-    max_examples=60,
+    max_examples=50,
     derandomize=True,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-MANY = settings(BOUNDED, max_examples=400)
+MANY = settings(BOUNDED, max_examples=200)
 
 # Few different lines, so that repeated blocks and wrong places are common.
 WORDS = st.sampled_from(

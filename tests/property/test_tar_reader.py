@@ -126,7 +126,7 @@ def everything(reader: TarReader) -> list[tuple[TarEntry, bytes]]:
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(data=st.data())
 def test_C18_C19_C22_C24_what_tarfile_writes_is_read_back_equal(form: str, data: st.DataObject) -> None:
     entries = data.draw(st.lists(members(form), max_size=6))

@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from imgbuild.progress import Progress
 
 WHEEL_BYTES: Final = 8 * GIB
-"""bytes of a wheel whose size is not known yet; the largest published ones are under 4 GiB."""
+"""bytes of a wheel whose size is not known yet; a bound against endless answers, not an estimate."""
 REPORT_BYTES: Final = 16 * MIB
 """bytes of pip's installation report; it holds the metadata of one wheel."""
 STALL_SECONDS: Final = 600.0
-"""seconds without a new byte before pip is stopped; five times the longest of its own socket timeouts in use."""
+"""seconds without a new byte before pip is stopped; pip's own socket timeouts (15 by default) end first."""
 POLL_SECONDS: Final = 0.2
 """seconds between two looks at the growing file."""
 GRACE_SECONDS: Final = 5.0
@@ -87,7 +87,7 @@ class WheelPin:
     filename: str
     """PEP 427 file name; its tags tell pip which file is meant."""
     digest: Digest
-    """sha256 of the file; pip has no other algorithm that PyPI promises."""
+    """sha256 of the file."""
     size: int | None
     """bytes; None where only the hash was recorded, then `WHEEL_BYTES` is the bound."""
 
@@ -238,7 +238,7 @@ def _tag_arguments(tags: frozenset[Tag]) -> list[str]:
     arguments = [f"--platform={platform}" for platform in sorted({tag.platform for tag in tags})]
     arguments.append("--ignore-requires-python")
     if any((tag.interpreter, tag.abi) == ("py3", "none") for tag in tags):
-        return arguments
+        return [*arguments, "--implementation=py", "--abi=none"]
     interpreters = sorted({tag.interpreter for tag in tags}, reverse=True)
     matches = [match for interpreter in interpreters if (match := _INTERPRETER.fullmatch(interpreter))]
     if not matches:

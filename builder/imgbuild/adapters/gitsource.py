@@ -56,7 +56,7 @@ _MODE_GITLINK = 0o160000
 _MODES = {f"{mode:o}".encode(): mode for mode in (MODE_FILE, MODE_EXECUTABLE, MODE_LINK, _MODE_FOLDER, _MODE_GITLINK)}
 
 TIMEOUT_SECONDS = 1_800.0
-"""seconds for one git command, or for the wait for another process's fetch; room for a big repository on a slow line."""
+"""seconds for one git command, or for the wait for another process's fetch; room for a big one on a slow line."""
 MAX_TOTAL_BYTES = 8 * GIB
 """bytes of all files of one tree; far above a source tree, far below what would fill a build machine's disk."""
 MAX_FETCH_BYTES = 8 * GIB

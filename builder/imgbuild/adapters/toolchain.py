@@ -1,12 +1,12 @@
 """Hermetic cross compiling with zig, which the PyPI project `ziglang` ships as a wheel for each host.
 
 Chosen version: 0.15.2. Its library tree is the same, file for file, in the wheels for x86_64 and AArch64 Linux and
-macOS, and its LLVM is of one commit in all four. 0.16.0 and 0.17.1 are as deterministic, but print tens of
-thousands of warnings when they build libc++ for an optimised target.
+macOS, and all four name the same zig-bootstrap (LLVM) commit. 0.14.1, 0.16.0 and 0.17.1 were as repeatable on one
+host; the newer ones are larger, and 0.16.0 prints tens of thousands of warnings while it builds libc++.
 
 The same job gives the same bytes: sources lie under relative names in a fresh folder, no debug data, symbols
-stripped, paths mapped, `__DATE__` refused (by zig), environment built from nothing, CPU a baseline, build-id a hash of the
-content. What is checked by test is one host; other hosts rest on the comparison above.
+stripped, paths mapped, `__DATE__` refused (zig does), environment built from nothing, a baseline CPU, and a build-id
+that is a hash of the content. Tested on one host; other hosts rest on the comparison above.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SOURCE_FILES: Final = 1_000
 OUTPUT_BYTES: Final = 256 * MIB
 """bytes of one compiled file."""
 COMPILE_SECONDS: Final = 900.0
-"""seconds for one job; the first C++ job, which builds libc++, takes 26 to 50 on two cores."""
+"""seconds for one job; the first C++ job, which builds libc++, took 26 on two idle cores, 115 on a busy one."""
 _LOG_BYTES: Final = 16 * KIB
 _LOG_LINES: Final = 10
 _MACHINES: Final = {"aarch64": 183, "x86_64": 62}
@@ -279,8 +279,7 @@ def compile(job: CompileJob, *, zig: Path, work: Path, cache: Path) -> bytes:  #
         UsageError: a folder's name contains `=`, which the path mapping cannot express.
         StorageError: the disk refuses.
 
-    Not checked: what the code does; warnings are dropped. The network is not used by zig for such jobs, and not
-    forbidden to it.
+    Not checked: what the code does; warnings are dropped. Nothing keeps zig from the network.
     """
     try:
         work.mkdir(parents=True, exist_ok=True)

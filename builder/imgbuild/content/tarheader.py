@@ -1,4 +1,4 @@
-"""One tar header block and its PAX or GNU extensions, as values; pure functions over bytes in memory.
+"""One tar header block, with the PAX or GNU extensions that apply to it, as an entry; pure functions over bytes.
 
 `tarstream` reads the blocks; nobody else needs this module. Sources: POSIX.1-2017 `pax` (ustar and pax formats), GNU
 tar manual "Basic Tar Format". Where GNU tar, Go's archive/tar and Python's tarfile would read the same header
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 from zlib import adler32
 
+from imgbuild.content.paxrecords import HeaderError, seconds, show, time_in_range, xattrs
+
 if TYPE_CHECKING:
     from imgbuild.config import Limits
 
@@ -27,21 +29,11 @@ _GNU = b"ustar  \0"
 _NO_PREFIX = bytes(155)
 _STAR_PREFIX = 131
 _ID_LIMIT = 2**32
-_TIME_LIMIT = 2**63
 _PLACEHOLDERS = frozenset({0, 0o77777777777, 0o777777777777})
 """ustar sizes that only say "see the PAX size": Go and tarfile write 0, others the largest octal number."""
 _OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
-_DECIMAL = re.compile(rb"[0-9]{1,20}")
-_TIME = re.compile(rb"(-?)([0-9]{1,20})(?:\.([0-9]*))?")
-_XATTR = b"SCHILY.xattr."
-_SPARSE = (b"GNU.sparse.", b"SCHILY.realsize")
-_TIMES = frozenset({b"mtime", b"atime", b"ctime"})
-_NUMBERS = frozenset({b"size", b"uid", b"gid"})
-_NAMES = frozenset({b"path", b"linkpath"})
 _MEMO = 4096
 """number fields remembered; a layer has few modes, owners and times."""
-_LENGTH_DIGITS = 10
-"""digits of the length of a PAX record; more than any limit needs."""
 
 
 class EntryType(enum.Enum):
@@ -121,10 +113,6 @@ class _Draft:
         return cast("TarEntry", self)
 
 
-class HeaderError(Exception):
-    """What is wrong with an entry, as a clause; `TarReader` makes it an `ArchiveError` with layer and offset."""
-
-
 class Header(NamedTuple):
     """The fields of a header block, as stored; `owner` is mode, uid and gid, `device` major and minor."""
 
@@ -150,7 +138,7 @@ class _Times(dict[bytes, int]):
     def __missing__(self, field: bytes) -> int:
         if len(self) > _MEMO:
             self.clear()
-        self[field] = value = _in_time(number(field))
+        self[field] = value = time_in_range(number(field))
         return value
 
 
@@ -201,52 +189,9 @@ def checksum_fits(data: bytes, offset: int, field: bytes) -> bool:
     match = _OCTAL.fullmatch(field)
     if match is None or not match[1]:
         return False
-    # Tars of the eighties summed signed bytes, and readers accept both ever since.
+    # Old tars summed signed bytes, and readers accept both ever since.
     signed = total - 256 * sum(byte >> 7 for byte in data[offset : offset + 148] + data[offset + 156 : offset + 512])
     return int(match[1], 8) in {total, signed}
-
-
-def records(data: bytes) -> dict[bytes, bytes]:
-    """The records of one PAX header, `LENGTH KEY=VALUE` and a newline each; the last one of a key wins.
-
-    Raises `HeaderError` for anything malformed, never skips it, and for sparse files (case C23). Keys with an empty
-    value stay in: they delete.
-    """
-    found: dict[bytes, bytes] = {}
-    start = 0
-    while start < len(data):
-        space = data.find(b" ", start, start + _LENGTH_DIGITS + 1)
-        if space < 0 or not data[start:space].isdigit():
-            raise HeaderError(f"has a malformed PAX header: no record length at its byte {start}")
-        end = start + int(data[start:space])
-        key, equals, value = data[space + 1 : end - 1].partition(b"=")
-        if not space < end - 1 < len(data) or data[end - 1] != ord("\n") or not key or not equals:
-            raise HeaderError(f"has a malformed PAX header: no KEY=VALUE and newline at its byte {start}")
-        _check(key, value)
-        found[key] = value
-        start = end
-    return found
-
-
-def global_records(data: bytes) -> dict[bytes, bytes]:
-    """The records of a global PAX header that matter: uid, gid, mtime. `HeaderError` as `records`.
-
-    Go, and with it every container engine, ignores global headers; GNU tar and POSIX apply them. Owner and time follow
-    POSIX (git writes times so); what would make another tree is refused.
-    """
-    found = records(data)
-    for key in found:
-        if key in _NAMES or key == b"size" or key.startswith(_XATTR):
-            raise HeaderError(f"has {_show(key)} in a global PAX header; readers disagree about that")
-    return {key: value for key, value in found.items() if key in {b"uid", b"gid", b"mtime"}}
-
-
-def long_name(data: bytes) -> bytes:
-    """The name in the content of a GNU long name header: NUL-terminated, not empty."""
-    name = data.rstrip(b"\0")
-    if not name or b"\0" in name:
-        raise HeaderError("has a GNU long name that is empty or holds a NUL")
-    return name
 
 
 def name_of(header: Header) -> bytes:
@@ -302,10 +247,10 @@ def _apply(extra: dict[bytes, bytes], draft: _Draft, *, link: bool) -> None:
     if gid := extra.get(b"gid"):
         draft.gid = _in_32_bits(int(gid))
     if mtime := extra.get(b"mtime"):
-        draft.mtime = _seconds(mtime)
+        draft.mtime = seconds(mtime)
     if size := extra.get(b"size"):
         draft.size = _size(draft.size, int(size))
-    draft.xattrs = _xattrs(extra)
+    draft.xattrs = xattrs(extra)
 
 
 def _in_32_bits(value: int) -> int:
@@ -316,23 +261,6 @@ def _in_32_bits(value: int) -> int:
 
 def _device(field: bytes) -> tuple[int, int]:
     return _in_32_bits(number(field[:8])), _in_32_bits(number(field[8:]))
-
-
-def _in_time(value: int) -> int:
-    if not -_TIME_LIMIT <= value < _TIME_LIMIT:
-        raise HeaderError(f"has a time out of range: {value}")
-    return value
-
-
-def _check(key: bytes, value: bytes) -> None:
-    """Refuse a PAX record whose value is not what its key wants."""
-    if b"\0" in key or (key in _NAMES and b"\0" in value):
-        raise HeaderError(f"has a NUL in the PAX record {_show(key)}")
-    if key.startswith(_SPARSE):
-        raise HeaderError(f"is a sparse file ({_show(key)}); write the layer without sparse files")
-    wanted = _TIME if key in _TIMES else _DECIMAL if key in _NUMBERS else None
-    if wanted and value and not wanted.fullmatch(value):
-        raise HeaderError(f"has a malformed number in the PAX record {_show(key)}: {_show(value)}")
 
 
 def _check_format(header: Header) -> None:
@@ -361,27 +289,6 @@ def _size(stored: int, wanted: int) -> int:
             f"has two sizes, {stored} in its header and {wanted} in PAX, so that readers see other entries"
         )
     return wanted
-
-
-def _seconds(record: bytes) -> int:
-    match = _TIME.fullmatch(record)
-    if match is None:
-        raise HeaderError(f"has a malformed time: {_show(record)}")
-    seconds = int(match[2])
-    if match[1]:
-        seconds = -seconds - bool((match[3] or b"").strip(b"0"))
-    return _in_time(seconds)
-
-
-def _xattrs(extra: dict[bytes, bytes]) -> tuple[tuple[str, bytes], ...]:
-    found = []
-    for key, value in extra.items():
-        if value and key.startswith(_XATTR):
-            try:
-                found.append((key[len(_XATTR) :].decode(), value))
-            except UnicodeDecodeError:
-                raise HeaderError(f"has an xattr name that is not UTF-8: {_show(key)}") from None
-    return tuple(sorted(found))
 
 
 def _directory(flag: bytes) -> EntryType:
@@ -418,7 +325,7 @@ def _normal(raw: bytes, limits: Limits) -> bytes:
     if b"//" in framed or b"/." in framed:
         parts = [part for part in raw.split(b"/") if part not in {b"", b"."}]
         if b".." in parts:
-            raise HeaderError(f"has a '..' component in a path: {_show(raw)}")
+            raise HeaderError(f"has a '..' component in a path: {show(raw)}")
         path = b"/".join(parts)
     if path.count(b"/") >= limits.path_depth:
         raise HeaderError(f"has a path of too many components; limit {limits.path_depth} (path_depth)")
@@ -429,8 +336,3 @@ def _unknown(flag: bytes) -> str:
     if flag == b"S":
         return "is a sparse file (GNU type 'S'); write the layer without sparse files"
     return f"has the unknown type {flag!r}"
-
-
-def _show(value: bytes) -> str:
-    """Bytes for a message, cut to a length that fits on a screen."""
-    return repr(value[:200]) + ("..." if len(value) > 200 else "")  # noqa: PLR2004

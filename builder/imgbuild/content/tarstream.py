@@ -2,7 +2,7 @@
 
 Our own, because `tarfile` accepts what other readers read differently (so that an entry is hidden from one of them),
 and because hundreds of thousands of entries must pass in a second. Whiteouts are entries like all others here.
-Sources: image-spec `layer.md`, and those of `tarheader`, which knows the header formats.
+Sources: image-spec `layer.md`, and those of `tarheader` and `paxrecords`, which know the formats.
 """
 
 from __future__ import annotations
@@ -10,20 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS
+from imgbuild.content.paxrecords import HeaderError, global_records, long_name, records, show
 from imgbuild.content.tarheader import (
     BLOCK,
     EntryType,
     Header,
-    HeaderError,
     Memo,
     TarEntry,
     checksum_fits,
     entry,
-    global_records,
-    long_name,
     name_of,
     number,
-    records,
 )
 from imgbuild.errors import ArchiveError, InternalError
 
@@ -37,8 +34,6 @@ __all__ = ["EntryType", "TarEntry", "TarReader"]
 
 _ZERO = bytes(BLOCK)
 _EXTENSIONS = frozenset({b"x", b"g", b"L", b"K"})
-_SHOWN = 200
-"""bytes of a name in a message."""
 
 
 class TarReader:
@@ -160,9 +155,7 @@ class TarReader:
             self._buffer, self._pos = self._stream.read(CHUNK_BYTES), 0
             if not self._buffer:
                 raise self._truncated(
-                    f"in the content of entry {_shown(self._current.path)}"
-                    if self._current
-                    else "in a PAX or GNU header"
+                    f"in the content of entry {show(self._current.path)}" if self._current else "in a PAX or GNU header"
                 )
         return len(self._buffer) - self._pos
 
@@ -235,7 +228,7 @@ class TarReader:
         name = name_of(header)
         for found in self._pending.values():
             name = found.get(b"path") or name
-        return _shown(name)
+        return show(name)
 
     def _truncated(self, what: str) -> ArchiveError:
         offset = self._base + self._pos
@@ -247,7 +240,3 @@ class TarReader:
         at = self._base + self._pos if offset is None else offset
         where = f"header {self._count}, byte {at} of the uncompressed stream"
         return ArchiveError(self._subject, problem, expected=expected, actual=actual, where=where)
-
-
-def _shown(name: bytes) -> str:
-    return repr(name[:_SHOWN]) + ("..." if len(name) > _SHOWN else "")

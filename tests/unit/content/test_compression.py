@@ -234,7 +234,7 @@ def test_stored_gzip_of_200_mb_runs_at_the_speed_of_copying() -> None:
     compressor = zlib.compressobj(0, wbits=31)
     data = compressor.compress(content) + compressor.flush()
     best = float("inf")
-    for _ in range(3):  # the fastest of three, because other work shares the processor
+    for _ in range(5):  # the fastest of five, because other work shares the processor
         started = time.process_time()
         size = sum(map(len, chunks(decompress(io.BytesIO(data), subject="x"))))
         best = min(best, time.process_time() - started)

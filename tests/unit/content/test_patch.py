@@ -165,6 +165,12 @@ def test_P22_a_patch_that_is_already_applied_elsewhere_is_refused_by_that_name()
     assert error.problem == "hunk 1 is already applied: its new text stands at line 5"
 
 
+def test_P22_an_addition_at_the_end_that_is_applied_elsewhere_is_refused_by_that_name() -> None:
+    patch = NAMES + b"@@ -9,2 +9,3 @@\n line 9\n line 10\n+line 11\n"
+    error = refusal(patch, b"new\n" + TEN + b"line 11\n")
+    assert error.problem == "hunk 1 is already applied: its new text stands at line 10"
+
+
 def test_P22_new_text_at_the_stated_line_is_already_applied_though_old_text_stands_elsewhere() -> None:
     base = TEN.replace(b"line 5", b"line five") + TEN
     assert "hunk 1 is already applied" in refusal(FIVE, base).problem
@@ -361,6 +367,11 @@ def test_two_different_names_are_a_rename() -> None:
     assert error.problem == "renames a file, or strip 1 is wrong: the two names are different paths"
 
 
+def test_a_rewrite_by_git_is_read() -> None:
+    rewrite = b"diff --git a/f b/f\ndissimilarity index 100%\nindex 1..2 100644\n" + NAMES + b"@@ -1 +1 @@\n-a\n+b\n"
+    assert run(rewrite, b"a\n").data == b"b\n"
+
+
 def test_the_git_line_must_name_the_same_file() -> None:
     header = b"diff --git a/other b/other\nindex 1..2 100644\n"
     assert "header lines of a file contradict" in refusal(header + FIVE, TEN).problem
@@ -484,6 +495,7 @@ def test_other_kinds_of_diff_and_ed_scripts_are_refused(patch: bytes, problem: s
         (b"@@ --1 +1 @@\n-a\n+b\n", "the header of hunk 1 is malformed"),
         (b"@@ -5 +5 @@\n-a\n+b\n@@ -5 +5 @@\n-a\n+b\n", "hunk 2 overlaps the hunk before it, or is out of order"),
         (b"@@ -5 +5 @@\n-a\n+b\n@@ -1 +1 @@\n-a\n+b\n", "hunk 2 overlaps the hunk before it, or is out of order"),
+        (b"@@ -5,0 +6 @@\n+a\n@@ -5 +7 @@\n-a\n+b\n", "hunk 2 overlaps the hunk before it, or is out of order"),
         (b"@@ -1 +1 @@\n" + NO_NEWLINE, "hunk 1 has a no-newline marker that follows no line or an empty one"),
         (
             b"@@ -1 +1 @@\n-a\n+b\n" + NO_NEWLINE * 2,

@@ -261,6 +261,7 @@ DEEP = b"/".join([b"d"] * 257)
         pytest.param(pax((b"ctime", b"now")) + block(), "malformed number", id="pax-unused-time"),
         pytest.param(pax((b"uid", b"4294967296")) + block(), "number out of range", id="pax-uid-33-bits"),
         pytest.param(pax((b"SCHILY.xattr.\xff", b"1")) + block(), "not UTF-8", id="xattr-name"),
+        pytest.param(pax((b"SCHILY.xattr.", b"1")) + block(), "xattr without a name", id="xattr-no-name"),
         pytest.param(member(b"5 a=b", flag=b"x") + block(), "malformed PAX", id="pax-no-newline"),
         pytest.param(member(b"99 a=b\n", flag=b"x") + block(), "malformed PAX", id="pax-too-long"),
         pytest.param(member(b"1 a=b\n", flag=b"x") + block(), "malformed PAX", id="pax-length-of-itself"),

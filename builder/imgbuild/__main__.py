@@ -1,0 +1,5 @@
+"""`python -m imgbuild`."""
+
+from imgbuild.cli import main
+
+main()

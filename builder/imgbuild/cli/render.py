@@ -1,0 +1,200 @@
+"""How things look: progress on stderr, text on stdout, errors for people or as a document."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, Self
+
+import click
+
+from imgbuild import jsontext
+from imgbuild.model.decode import builtins
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import rich.progress
+
+    from imgbuild.errors import ImgbuildError
+    from imgbuild.ledger import Ledger
+    from imgbuild.model.identity import Report
+    from imgbuild.progress import Task
+
+_COLOURS = {"match": "green", "differs": "red", "not-checked": "yellow"}
+_DELAY = 0.5
+"""seconds before a bar appears; what is faster shows nothing."""
+
+
+class Output:
+    """Where a command prints. `as_json` silences all text on stdout but the document."""
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, colour: bool) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose
+        self._colour = colour
+
+    def line(self, text: str = "", *, colour: str | None = None, bold: bool = False) -> None:
+        """One line of the result."""
+        if not self.as_json and not self.quiet:
+            click.echo(self.style(text, colour=colour, bold=bold), color=self._colour or None)
+
+    def style(self, text: str, *, colour: str | None = None, bold: bool = False) -> str:
+        """Text with every control character made visible, in a colour if colours are wanted."""
+        shown = clean(text)
+        return click.style(shown, fg=colour, bold=bold) if self._colour and (colour or bold) else shown
+
+    def document(self, value: Any) -> None:
+        """The result as JSON, if that was asked for."""
+        if self.as_json:
+            click.echo(jsontext.dumps(builtins(value)), nl=False)
+
+    def note(self, text: str) -> None:
+        """A line on stderr that is worth knowing."""
+        if not self.quiet:
+            click.echo(clean(text), err=True)
+
+
+class Bars:
+    """Progress bars on a terminal; nothing elsewhere."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._progress: rich.progress.Progress | None = None
+
+    def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:
+        """Open a bar."""
+        if self._output.quiet or not sys.stderr.isatty():
+            from imgbuild.progress import SILENT  # noqa: PLC0415 - the other branch is the usual one
+
+            return SILENT.task(label, total, unit=unit)
+        return _Bar(label, total, unit)
+
+    def note(self, text: str) -> None:
+        """A line on stderr."""
+        if self._output.verbose:
+            self._output.note(text)
+
+
+class _Bar:
+    def __init__(self, label: str, total: int | None, unit: str) -> None:
+        from rich.console import Console  # noqa: PLC0415 - 55 ms, only on a terminal
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            DownloadColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+            TransferSpeedColumn,
+        )
+
+        amount = [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else []
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            *amount,
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(clean(label), total=total)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        self._progress.stop()
+
+    def advance(self, count: int, /) -> None:
+        """`count` more units are done."""
+        self._progress.advance(self._task, count)
+
+
+def clean(text: str) -> str:
+    """Text from anywhere with control and direction characters escaped, so that it cannot drive a terminal."""
+    return "".join(
+        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
+def amount(count: int) -> str:
+    """Bytes for people: 253.8 MB (10^6)."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":  # noqa: PLR2004 - decimal units
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def show_report(output: Output, report: Report) -> None:
+    """Counts, then every finding that is not a match, and one line a check (all of them with -v)."""
+    from imgbuild.model.identity import Verdict  # noqa: PLC0415
+
+    counts = ", ".join(f"{report.count(verdict)} {verdict.value}" for verdict in Verdict)
+    output.line(f"identities   {counts}", bold=True)
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for finding in report.findings:
+        groups.setdefault((finding.check, finding.verdict.value), []).append(finding)
+    for (check, verdict), findings in groups.items():
+        if output.verbose or verdict != "match":
+            for finding in findings:
+                _finding(output, finding)
+            continue
+        subject = findings[0].subject if len(findings) == 1 else f"{len(findings)} checked"
+        output.line(f"  {verdict:11}  {check:24}  {subject}", colour=_COLOURS[verdict])
+
+
+def _finding(output: Output, finding: Any) -> None:
+    verdict = finding.verdict.value
+    output.line(f"  {verdict:11}  {finding.check:24}  {finding.subject}", colour=_COLOURS[verdict])
+    for name in ("expected", "actual", "reason"):
+        value = getattr(finding, name)
+        if value is not None:
+            output.line(f"               {name:8} {value}")
+
+
+def show_moved(output: Output, ledger: Ledger) -> None:
+    """The byte ledger in one line."""
+    parts = [f"{row.place} {amount(row.read)} read, {amount(row.written)} written" for row in ledger.rows()]
+    output.line(f"bytes moved  {'; '.join(parts) or 'none'}")
+
+
+def report_error(error: ImgbuildError, *, as_json: bool) -> int:
+    """Print an error; returns its exit code."""
+    if as_json:
+        from imgbuild.cli.documents import TOOL, ErrorDocument, error_body  # noqa: PLC0415
+
+        document = ErrorDocument(schema="imgbuild/error/v1", tool=TOOL, error=error_body(error))
+        click.echo(jsontext.dumps(builtins(document)), nl=False)
+    click.echo(clean(f"error[{error.code}]: {error}"), err=True)
+    if error.hint:
+        click.echo(clean(f"  hint: {error.hint}"), err=True)
+    return error.exit_code
+
+
+def usage_error(error: click.ClickException, *, as_json: bool) -> int:
+    """Print click's own errors in our form."""
+    from imgbuild.errors import UsageError  # noqa: PLC0415
+
+    context = getattr(error, "ctx", None)
+    hint = f"see `{context.command_path} --help`" if context is not None else "see `imgbuild --help`"
+    return report_error(UsageError("command line", error.format_message(), hint=hint), as_json=as_json)
+
+
+def report_bug(error: Exception, *, as_json: bool) -> int:
+    """Print what is a bug of ours, with the traceback."""
+    from imgbuild.errors import InternalError  # noqa: PLC0415
+
+    click.echo(clean("".join(traceback.format_exception(error))), err=True)
+    found = InternalError(
+        type(error).__name__,
+        f"was not expected: {error}",
+        hint="this is a bug of imgbuild; please report it with the text above",
+    )
+    return report_error(found, as_json=as_json)
