@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from imgbuild.config import CHUNK_BYTES
@@ -25,25 +25,27 @@ class Readable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@functools.total_ordering
 class Digest:
-    """`algorithm:encoded`, lower-case hex of the exact length. sha512 is read, never made by us (case C15)."""
+    """`algorithm:encoded`, lower-case hex of the exact length. sha512 is read, never made by us (case C15).
 
-    algorithm: str
-    encoded: str
+    Immutable by convention of its slots. Not a dataclass, since `msgspec` would write one as an object.
+    """
 
-    def __post_init__(self) -> None:
-        length = _LENGTHS.get(self.algorithm)
+    __slots__ = ("algorithm", "encoded")
+
+    def __init__(self, algorithm: str, encoded: str) -> None:
+        length = _LENGTHS.get(algorithm)
         if length is None:
             raise DocumentError(
-                f"digest {self.algorithm[:20]!r}",
-                (f"unknown algorithm; known: {', '.join(sorted(_LENGTHS))}",),
+                f"digest {algorithm[:20]!r}", (f"unknown algorithm; known: {', '.join(sorted(_LENGTHS))}",)
             )
-        if len(self.encoded) != length or not _HEX.fullmatch(self.encoded):
+        if len(encoded) != length or not _HEX.fullmatch(encoded):
             raise DocumentError(
-                f"digest {self.encoded[:140]!r}",
-                (f"{self.algorithm} takes exactly {length} lower-case hexadecimal digits",),
+                f"digest {encoded[:140]!r}", (f"{algorithm} takes exactly {length} lower-case hexadecimal digits",)
             )
+        self.algorithm = algorithm
+        self.encoded = encoded
 
     @classmethod
     def parse(cls, text: str) -> Digest:
@@ -64,6 +66,20 @@ class Digest:
 
     def __str__(self) -> str:
         return f"{self.algorithm}:{self.encoded}"
+
+    def __repr__(self) -> str:
+        return f"Digest({self.algorithm!r}, {self.encoded!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Digest):
+            return NotImplemented
+        return (self.algorithm, self.encoded) == (other.algorithm, other.encoded)
+
+    def __lt__(self, other: Digest) -> bool:
+        return (self.algorithm, self.encoded) < (other.algorithm, other.encoded)
+
+    def __hash__(self) -> int:
+        return hash((self.algorithm, self.encoded))
 
 
 def chunks(stream: Readable, size: int = CHUNK_BYTES) -> Iterator[bytes]:

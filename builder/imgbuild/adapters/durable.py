@@ -70,7 +70,7 @@ def spool(folder: Path) -> BinaryIO:
     """An anonymous temporary file below `folder`, gone when it is closed."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(folder)))  # noqa: SIM115
+        return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(folder)))
 
 
 def move(source: Path, target: Path) -> None:

@@ -34,7 +34,7 @@ class Settings:
         """The repository."""
         from imgbuild.adapters.project import Project  # noqa: PLC0415 - keeps --help fast
 
-        return Project(self.project) if self.project is not None else Project.find(Path.cwd())
+        return Project(self.project.absolute()) if self.project is not None else Project.find(Path.cwd())
 
     def context(self, project: Project, *, staged: bool) -> Context:
         """The surroundings; `staged` for verbs that write to the store."""
@@ -45,9 +45,9 @@ class Settings:
 
         ledger = Ledger()
         root = self.store or project.root / ".imgbuild" / "store"
-        store = (StagedStore if staged else Store)(root, ledger=ledger)
+        store = (StagedStore if staged else Store)(root.absolute(), ledger=ledger)
         store.repair = staged
-        cache = Cache(self.cache or default_folder(), ledger=ledger)
+        cache = Cache((self.cache or default_folder()).absolute(), ledger=ledger)
         return Context(
             root=project.root, store=store, cache=cache, ledger=ledger, offline=self.offline, progress=Bars(self.output)
         )
@@ -64,13 +64,19 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         help="Folder with locks/ and layers/.",
     )
     @click.option(
-        "--store", type=click.Path(path_type=Path, file_okay=False), envvar="IMGBUILD_STORE", show_envvar=True,
+        "--store",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="IMGBUILD_STORE",
+        show_envvar=True,
         help="OCI image layout to work on; default .imgbuild/store in the project.",
-    )  # fmt: skip
+    )
     @click.option(
-        "--cache", type=click.Path(path_type=Path, file_okay=False), envvar="IMGBUILD_CACHE", show_envvar=True,
+        "--cache",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="IMGBUILD_CACHE",
+        show_envvar=True,
         help="Cache folder; default ~/.cache/imgbuild.",
-    )  # fmt: skip
+    )
     @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
     @click.option("-v", "--verbose", is_flag=True, help="Print every finding and note.")
     @click.option("--no-color", is_flag=True, help="No colours (also by NO_COLOR).")

@@ -1,4 +1,4 @@
-"""Installed Python distributions in a tree: who owns which path, and RECORD rows (packaging.python.org, recording installs).
+"""Installed Python distributions in a tree: who owns which path, and RECORD rows (PEP 376, recording installs).
 
 RECORD is what an installer wrote once; nobody checks it later. So it is read as a claim, compared with the bytes, and
 rewritten only in the row of a file that a step swaps.
@@ -28,7 +28,7 @@ _DIST_INFO = b".dist-info"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRow:
-    """One row: the path in the image, the sha256 in hex (None if the row has none or another algorithm), the size in bytes."""
+    """One row: path in the image, sha256 in hex (None without one, or with another algorithm), size in bytes."""
 
     path: bytes
     sha256: str | None
@@ -73,7 +73,7 @@ def owners(installed: tuple[Distribution, ...]) -> dict[bytes, tuple[Distributio
 
 
 def parse_record(raw: bytes, *, site: bytes) -> tuple[RecordRow, ...]:
-    """Rows with paths in the image; `site` is the folder that relative paths start from. ValueError if it is no RECORD."""
+    """Rows with paths in the image; relative ones start from the folder `site`. ValueError if it is no RECORD."""
     return tuple(_row(fields, site) for fields in _rows(raw))
 
 

@@ -1,4 +1,4 @@
-"""The merged view of a stack of layers, as image-spec `layer.md` says: exact whiteouts, names as bytes, nothing on disk.
+"""The merged view of a stack of layers, as image-spec `layer.md` says: exact whiteouts, bytes as names, no disk.
 
 Rules, numbered as in the tests:
 
@@ -121,7 +121,7 @@ class Tree:
         return stack[-1]
 
     def walk(self, path: bytes = b"") -> Iterator[tuple[bytes, Node]]:
-        """All nodes below a directory, sorted by name at each level, parents first; the directory itself is left out."""
+        """All nodes below a directory, by name at each level, parents first; the directory itself is left out."""
         start = self.get(path)
         pending = [(path, start)] if start is not None else []
         while pending:

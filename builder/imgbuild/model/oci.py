@@ -282,10 +282,7 @@ def _settings(settings: dict[str, Any], changes: ConfigChanges) -> dict[str, Any
         ("User", changes.user),
         ("Healthcheck", changes.healthcheck),
     )
-    for name, value in named:
-        if value is not None:
-            result[name] = value
-    return result
+    return {**result, **{name: value for name, value in named if value is not None}}
 
 
 def _environment(base: list[str], changes: tuple[tuple[str, str], ...]) -> list[str]:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from imgbuild import jsontext
 from imgbuild.digest import Digest
 from imgbuild.model.decode import Document, builtins
-from imgbuild.model.layer import LayerDefinition, kind_of
-from typing import TYPE_CHECKING
+from imgbuild.model.layer import (
+    Compile,
+    Edit,
+    File,
+    GitTree,
+    LayerDefinition,
+    Patch,
+    Remove,
+    Replace,
+    Step,
+    Wheel,
+    kind_of,
+)
+from imgbuild.model.lockfile import LockedGit, LockedToolchain
 
 if TYPE_CHECKING:
-    from imgbuild.model.lockfile import Lock
     from imgbuild.model.image import ImageDefinition
+    from imgbuild.model.lockfile import Lock, LockedSource
 
 SCHEMA = "imgbuild/plan/v1"
 
@@ -82,40 +96,50 @@ def make_plan(definition: ImageDefinition, layers: tuple[tuple[str, LayerDefinit
     )
 
 
-def _step(step_id: str, step: object, lock: Lock) -> PlanStep:
-    value = builtins(step)
-    source = value.get("source")
-    locked = {item.name: item for item in lock.pins.sources}
-    pin = locked.get(str(source))
+def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
+    source = getattr(step, "source", None)
+    pin = next((item for item in lock.pins.sources if item.name == source), None)
     return PlanStep(
         id=step_id,
-        kind=kind_of(step),  # type: ignore[arg-type] # every step of a layer definition has a kind
-        does=_sentence(value),
-        source=str(source) if pin is not None else None,
-        pin=None if pin is None else _pin(builtins(pin)),
+        kind=kind_of(step),
+        does=_sentence(step),
+        source=source if pin is not None else None,
+        pin=None if pin is None else _pin(pin),
         files=[PlanFile(path=row.path, states=row.states) for row in lock.pins.files if row.step == step_id],
     )
 
 
-def _pin(value: dict[str, object]) -> str:
-    return str(value.get("commit") or value.get("digest") or value.get("version"))
+def _pin(pin: LockedSource) -> str:
+    if isinstance(pin, LockedGit):
+        return f"commit {pin.commit}"
+    return pin.version if isinstance(pin, LockedToolchain) else str(pin.digest)
 
 
-def _sentence(value: dict[str, object]) -> str:
-    match value["kind"]:
-        case "git-tree":
-            return f"puts files of {value['source']} at {value['path']}"
-        case "patch":
-            return f"patches {len(value['files'])} files below {value['root']} in {len(value['stages'])} stages"  # type: ignore[arg-type]
-        case "edit":
-            return f"replaces a text that occurs {value.get('count', 1)} times in {value['path']}"
-        case "replace":
-            return f"swaps {value['path']} of {value['distribution']} in place"
-        case "wheel":
-            return f"installs {value['source']} into {value['site']}"
-        case "compile":
-            return f"compiles {', '.join(value['sources'])} to {value['path']}"  # type: ignore[arg-type]
-        case "file":
-            return f"{'replaces' if value.get('replaces') else 'adds'} {value['path']}"
+def _sentence(step: Step) -> str:
+    match step:
+        case GitTree():
+            return f"puts files of {step.source} at {step.path}"
+        case Patch():
+            return f"patches {_count(step.files, 'file')} below {step.root} in {_count(step.stages, 'stage')}"
+        case Edit():
+            return f"replaces a text that occurs {step.count} time{'' if step.count == 1 else 's'} in {step.path}"
+        case Replace():
+            return f"swaps {step.path} of {step.distribution} in place"
         case _:
-            return f"removes {', '.join(value['paths'])}"  # type: ignore[arg-type]
+            return _sentence_of_files(step)
+
+
+def _sentence_of_files(step: Wheel | Compile | File | Remove) -> str:
+    match step:
+        case Wheel():
+            return f"installs {step.source} into {step.site}"
+        case Compile():
+            return f"compiles {', '.join(step.sources)} to {step.path}"
+        case File():
+            return f"{'replaces' if step.replaces else 'adds'} {step.path}"
+        case Remove():
+            return f"removes {', '.join(step.paths)}"
+
+
+def _count(items: list[str], noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""The receipt in an image: every path that the image adds, replaces or removes against its base (design.md, section 5)."""
+"""The receipt in an image: every path that it adds, replaces or removes against its base (design.md, section 5)."""
 
 from __future__ import annotations
 

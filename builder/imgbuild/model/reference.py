@@ -1,4 +1,4 @@
-"""Image references: `host[:port]/repository[:tag][@digest]` (distribution-spec, Pulling Manifests). Nothing is filled in."""
+"""Image references: `host[:port]/repository[:tag][@digest]` (distribution-spec). Nothing is filled in."""
 
 from __future__ import annotations
 

@@ -111,10 +111,11 @@ def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
     chosen = [item for item in tree.files if item.path.startswith(prefix) and _wanted(item.path[len(prefix) :], step)]
     if not chosen:
         raise StepError(
-            f"source {step.source}", "has no file that the step selects", where=step_id,
+            f"source {step.source}",
+            "has no file that the step selects",
+            where=step_id,
             expected=f"files below {step.prefix or '/'} matching {step.include or ['**']}",
-        )  # fmt: skip
-    _check_licence(work, step, step_id, {item.path for item in tree.files})
+        )
     replaces = {image_path(text, where=step_id) for text in step.replaces}
     attributes = _attributes("0644", step.owner)
     for item in chosen:
@@ -125,6 +126,7 @@ def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
         mode = "0755" if item.mode == _EXECUTABLE else "0644"
         _put(work, path, item.read(), _attributes(mode, step.owner), replaces=path in replaces, step_id=step_id)
         replaces.discard(path)
+    _check_licence(work, step, step_id, {item.path for item in tree.files})
     if replaces:
         raise StepError(
             step_id,
@@ -196,9 +198,11 @@ def _wheel(work: Work, step: Wheel, step_id: str) -> None:
         owner = work.packages.owner_names(entry.path)
         if work.workspace.tree.get(entry.path) is not None:
             raise StepError(
-                f"file {show(entry.path)}", "exists in the image already", where=f"{step_id}, {pin.filename}",
+                f"file {show(entry.path)}",
+                "exists in the image already",
+                where=f"{step_id}, {pin.filename}",
                 actual=f"owned by {', '.join(owner)}" if owner else "owned by no distribution",
-            )  # fmt: skip
+            )
         attributes = _attributes(mode, step.owner)
         work.workspace.write(
             entry.path, BytesContent(data=entry.data), Digest.of(entry.data), attributes, where=step_id
@@ -213,9 +217,13 @@ def _put(work: Work, path: bytes, data: bytes, attributes: Attributes, *, replac
     if not replaces:
         if old is not None:
             raise StepError(
-                f"file {show(real)}", "exists in the image already", expected="nothing there", actual=f"a {old.type}", where=step_id,
+                f"file {show(real)}",
+                "exists in the image already",
+                expected="nothing there",
+                actual=f"a {old.type}",
+                where=step_id,
                 hint="if it is to be replaced, say so in the step (`replaces`), so that the lock pins what was there",
-            )  # fmt: skip
+            )
         workspace.write_bytes(real, data, attributes, where=step_id)
         return
     if old is None:

@@ -94,9 +94,11 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
     found = _facts(image, base, workspace, original)
     if facts is not None and facts != found:
         raise FactMismatchError(
-            f"lock of {lock.image}", "has facts that differ from the bytes", where=_first_difference(facts, found),
+            f"lock of {lock.image}",
+            "has facts that differ from the bytes",
+            where=_first_difference(facts, found),
             hint="run `imgbuild lock --complete` and review the difference",
-        )  # fmt: skip
+        )
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )
@@ -113,9 +115,12 @@ def check_order(image: ImageInput) -> None:
                 swapped = f"{layer.name}/{number}"
             elif isinstance(step, PACKAGE_STEPS) and swapped is not None:
                 raise StepError(
-                    f"step {layer.name}/{number}", "installs a package after the swap", expected="no package step later",
-                    actual=f"swap in step {swapped}", hint="move the layer with the swap to the end of `layers`",
-                )  # fmt: skip
+                    f"step {layer.name}/{number}",
+                    "installs a package after the swap",
+                    expected="no package step later",
+                    actual=f"swap in step {swapped}",
+                    hint="move the layer with the swap to the end of `layers`",
+                )
 
 
 def check_labels(image: ImageInput, base: Base) -> None:
@@ -217,9 +222,12 @@ def _check_budget(image: ImageInput, base: Base, layers: tuple[tuple[str, LayerR
     size = sum(result.size for _, result in layers)
     if size > limits.bytes:
         raise InputError(
-            f"image {image.definition.name}", "adds more than its budget", expected=f"at most {limits.bytes} bytes",
-            actual=f"{size} bytes", hint="raise limits.bytes in the definition if this is meant",
-        )  # fmt: skip
+            f"image {image.definition.name}",
+            "adds more than its budget",
+            expected=f"at most {limits.bytes} bytes",
+            actual=f"{size} bytes",
+            hint="raise limits.bytes in the definition if this is meant",
+        )
     count = len(base.manifest.layers) + len(layers)
     if count > limits.layers:
         raise InputError(

@@ -65,9 +65,12 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
     if not context.store.has(pin.manifest):
         kind = OfflineMissError if context.offline else MissingError
         raise kind(
-            f"base {pin.reference}", "is not in the store", expected=pin.manifest, where=str(context.store.root),
+            f"base {pin.reference}",
+            "is not in the store",
+            expected=pin.manifest,
+            where=str(context.store.root),
             hint="for `mini`, run `make base`; for another base, copy it into the store as an OCI layout",
-        )  # fmt: skip
+        )
     manifest = context.store.manifest(descriptor)
     if manifest.config.digest != pin.config:
         raise FactMismatchError(
@@ -77,9 +80,11 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
     check_platform(config, platform, subject=f"base {pin.reference}")
     if len(config.diff_ids) != len(manifest.layers):
         raise LayoutError(
-            f"base {pin.reference}", "lists other numbers of layers and DiffIDs",
-            expected=len(manifest.layers), actual=len(config.diff_ids),
-        )  # fmt: skip
+            f"base {pin.reference}",
+            "lists other numbers of layers and DiffIDs",
+            expected=len(manifest.layers),
+            actual=len(config.diff_ids),
+        )
     found = take_inventories(context, manifest.layers, config.diff_ids, inventories)
     return Base(
         manifest=manifest,
@@ -128,9 +133,12 @@ def take_inventories(
     for index, (_, digest) in enumerate(rows):
         if expected is not None and digest != expected[index]:
             raise FactMismatchError(
-                f"inventory of base layer {index}", "differs from the lock's", expected=expected[index], actual=digest,
-                hint="the layer's bytes are right; was the lock made by another version? run `imgbuild lock --complete`",
-            )  # fmt: skip
+                f"inventory of base layer {index}",
+                "differs from the lock's",
+                expected=expected[index],
+                actual=digest,
+                hint="the layer's bytes are right; was the lock made by another version? `imgbuild lock --complete`",
+            )
     return rows
 
 
@@ -148,9 +156,12 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tu
     if (found.digest, found.size) != (layer.digest, layer.size):
         context.store.quarantine(layer.digest)
         raise DigestMismatchError(
-            subject, "does not have its digest and size", expected=f"{layer.digest}, {layer.size} bytes",
-            actual=f"{found.digest}, {found.size} bytes", hint="the copy in the store is damaged; make or fetch it again",
-        )  # fmt: skip
+            subject,
+            "does not have its digest and size",
+            expected=f"{layer.digest}, {layer.size} bytes",
+            actual=f"{found.digest}, {found.size} bytes",
+            hint="the copy in the store is damaged; make or fetch it again",
+        )
     if found.inventory.diff_id != diff_id:
         raise DigestMismatchError(
             subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id

@@ -63,9 +63,12 @@ def check_result(lock: Lock, assembled: Assembled) -> None:
         raise MissingError(f"result of {lock.image}", "was not made")
     where, wanted, found = _first_difference(expected, actual)
     raise FactMismatchError(
-        f"result of {lock.image}", f"differs from the lock in {where}", expected=wanted, actual=found,
+        f"result of {lock.image}",
+        f"differs from the lock in {where}",
+        expected=wanted,
+        actual=found,
         hint="the same lock must give the same bytes: was the lock edited, or made by another format version?",
-    )  # fmt: skip
+    )
 
 
 def _first_difference(expected: Result, actual: Result) -> tuple[str, object, object]:

@@ -37,9 +37,12 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         for file in parse_patch(layer.files[stage], subject=subject, strip=step.strip):
             if file.path not in allowed:
                 raise PatchError(
-                    subject, "touches a file that the step does not list", actual=show(file.path)[1:],
-                    expected=", ".join(step.files), where=step_id,
-                )  # fmt: skip
+                    subject,
+                    "touches a file that the step does not list",
+                    actual=show(file.path)[1:],
+                    expected=", ".join(step.files),
+                    where=step_id,
+                )
             contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
             after = contents[file.path]
             states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
@@ -102,15 +105,18 @@ def compile_sources(work: Work, step: Compile, step_id: str) -> None:
 
 
 def replace(work: Work, step: Replace, step_id: str) -> None:
-    """Swap one file of an installed distribution in place: real path, mode and owner stay, the RECORD row is rewritten."""
+    """Swap one file of a distribution in place: real path, mode and owner stay, its RECORD row is rewritten."""
     workspace = work.workspace
     real, node = workspace.regular_file(image_path(step.path, where=step_id), where=step_id)
     owner = work.packages.owner_names(real)
     if owner != (step.distribution,):
         raise StepError(
-            f"file {show(real)}", "is not owned by the distribution that the step names",
-            expected=step.distribution, actual=", ".join(owner) or "no distribution", where=step_id,
-        )  # fmt: skip
+            f"file {show(real)}",
+            "is not owned by the distribution that the step names",
+            expected=step.distribution,
+            actual=", ".join(owner) or "no distribution",
+            where=step_id,
+        )
     content, digest = work.sources.library(step.source)
     before = workspace.state(real)
     if before == str(digest):

@@ -125,10 +125,12 @@ def check_fresh(image: ImageInput, lock: Lock) -> None:
     current = {item.name: item.digest for item in image.inputs}
     name = next(name for name in sorted(recorded.keys() | current.keys()) if recorded.get(name) != current.get(name))
     raise LockStaleError(
-        f"locks/{lock.image}.lock.json", f"is stale: {name} differs", expected=recorded.get(name, "not an input"),
+        f"locks/{lock.image}.lock.json",
+        f"is stale: {name} differs",
+        expected=recorded.get(name, "not an input"),
         actual=current.get(name, "not an input any more"),
         hint=f"run `imgbuild lock {lock.image}` and review the difference, or take the change back",
-    )  # fmt: skip
+    )
 
 
 def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
@@ -155,9 +157,11 @@ def _base(context: Context, wanted: Base, old: LockedBase | None, *, update: boo
     if wanted.manifest is not None:
         if update:
             raise UsageError(
-                "--update base", "has nothing to move: the definition pins the manifest", actual=str(wanted.manifest),
+                "--update base",
+                "has nothing to move: the definition pins the manifest",
+                actual=str(wanted.manifest),
                 hint="change base.manifest in the definition",
-            )  # fmt: skip
+            )
         descriptor = context.store.descriptor_of(wanted.manifest)
     elif wanted.tag is not None:
         descriptor = context.store.resolve(wanted.tag)
@@ -218,9 +222,12 @@ def _resolve(context: Context, name: str, source: Source, resolved: dict[str, Lo
             hosts = {}
             for host, platforms in source.hosts.items():
                 pin = resolve_wheel(
-                    source.name, source.version, platforms=tuple(platforms), offline=context.offline,
+                    source.name,
+                    source.version,
+                    platforms=tuple(platforms),
+                    offline=context.offline,
                     progress=context.progress,
-                )  # fmt: skip
+                )
                 hosts[host] = HostWheel(filename=pin.filename, digest=pin.digest)
             return LockedToolchain(name=name, distribution=source.name, version=source.version, hosts=hosts)
 

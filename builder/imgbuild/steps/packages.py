@@ -46,9 +46,12 @@ class Packages:
         for distribution in self.installed():
             if distribution.name == name and parent(distribution.folder) == site:
                 raise StepError(
-                    f"distribution {name}", "is installed already", expected=f"{version} as the only one",
-                    actual=f"{distribution.version} in {show(distribution.folder)}", where=where,
-                )  # fmt: skip
+                    f"distribution {name}",
+                    "is installed already",
+                    expected=f"{version} as the only one",
+                    actual=f"{distribution.version} in {show(distribution.folder)}",
+                    where=where,
+                )
 
     def update(self, path: bytes, *, where: str) -> None:
         """Let the RECORD of the one owner say what is at a path now; without an owner nothing happens."""
@@ -64,9 +67,12 @@ class Packages:
             return
         if len(owned) > 1:
             raise StepError(
-                f"file {show(path)}", "is claimed by several distributions", expected="1 owner",
-                actual=", ".join(distribution.name for distribution in owned), where=where,
-            )  # fmt: skip
+                f"file {show(path)}",
+                "is claimed by several distributions",
+                expected="1 owner",
+                actual=", ".join(distribution.name for distribution in owned),
+                where=where,
+            )
         record = owned[0].folder + b"/RECORD"
         real, node = self._workspace.regular_file(record, where=where)
         before = self._workspace.state(real)

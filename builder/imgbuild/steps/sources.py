@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from imgbuild.adapters.fetch import WheelPin, download_wheel
 from imgbuild.adapters.gitsource import GitRepository, GitTree, content_digest
 from imgbuild.adapters.toolchain import unpack_zig
+from imgbuild.config import MIB
 from imgbuild.content.wheel import open_member
 from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import DigestMismatchError, FactMismatchError, StepError, ToolError
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from imgbuild.adapters.durable import PendingFile
+    from imgbuild.digest import Readable
     from imgbuild.model.lockfile import LockedSource
+    from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
 T = TypeVar("T", LockedGit, LockedWheel, LockedMember, LockedToolchain)
@@ -52,9 +56,12 @@ class Sources:
             actual = content_digest(tree)
             if actual != pin.content:
                 raise FactMismatchError(
-                    f"source {name}", "has other content than the lock", expected=pin.content, actual=actual,
+                    f"source {name}",
+                    "has other content than the lock",
+                    expected=pin.content,
+                    actual=actual,
                     where=f"commit {pin.commit}",
-                )  # fmt: skip
+                )
             self._trees[name] = tree
         return pin, self._trees[name]
 
@@ -68,25 +75,30 @@ class Sources:
         pin = self._get(name, LockedMember)
         cache = self._context.cache
         if not cache.has(pin.digest, pin.size):
-            _, path = self.wheel(pin.wheel)
-            with path.open("rb") as file, open_member(file, pin.member, subject=path.name) as (stream, size):
-                with self._context.progress.task(f"unpacking {pin.member}", size) as task, cache.pending() as pending:
-
-                    def pieces() -> Iterator[bytes]:
-                        while data := stream.read(1 << 20):
-                            pending.write(data)
-                            task.advance(len(data))
-                            yield data
-
-                    digest, length = digest_of(pieces())
-                    if (digest, length) != (pin.digest, pin.size):
-                        raise DigestMismatchError(
-                            f"source {name}", "has another digest in the wheel", expected=pin.digest, actual=digest,
-                            where=f"{path.name}, {pin.member}",
-                        )  # fmt: skip
-                    cache.commit(pending, digest, length)
+            self._unpack(pin)
         cache.verify(pin.digest, pin.size, subject=f"source {name}")
         return FileContent(path=cache.path(pin.digest), size=pin.size), pin.digest
+
+    def _unpack(self, pin: LockedMember) -> None:
+        """Put a member of a wheel into the cache under its digest."""
+        cache = self._context.cache
+        _, path = self.wheel(pin.wheel)
+        with (
+            path.open("rb") as file,
+            open_member(file, pin.member, subject=path.name) as (stream, size),
+            self._context.progress.task(f"unpacking {pin.member}", size) as task,
+            cache.pending() as pending,
+        ):
+            digest, length = digest_of(_through(stream, pending, task))
+            if (digest, length) != (pin.digest, pin.size):
+                raise DigestMismatchError(
+                    f"source {pin.name}",
+                    "has another digest in the wheel",
+                    expected=pin.digest,
+                    actual=digest,
+                    where=f"{path.name}, {pin.member}",
+                )
+            cache.commit(pending, digest, length)
 
     def toolchain(self, name: str) -> LockedToolchain:
         """The pin of a toolchain."""
@@ -98,9 +110,12 @@ class Sources:
         key = host_key()
         if key not in pin.hosts:
             raise ToolError(
-                f"toolchain {name}", "has no wheel for this kind of host", expected=", ".join(sorted(pin.hosts)), actual=key,
+                f"toolchain {name}",
+                "has no wheel for this kind of host",
+                expected=", ".join(sorted(pin.hosts)),
+                actual=key,
                 hint="build on another machine, or add this kind of host to the source and run `imgbuild lock`",
-            )  # fmt: skip
+            )
         wheel = pin.hosts[key]
         fetched = WheelPin(
             name=pin.distribution, version=pin.version, filename=wheel.filename, digest=wheel.digest, size=None
@@ -119,6 +134,13 @@ class Sources:
                 actual=None if found is None else found.__struct_config__.tag,
             )
         return found
+
+
+def _through(stream: Readable, pending: PendingFile, task: Task) -> Iterator[bytes]:
+    while data := stream.read(MIB):
+        pending.write(data)
+        task.advance(len(data))
+        yield data
 
 
 def repository(context: Context) -> GitRepository:

@@ -1,4 +1,4 @@
-"""Step 9 of static verification: environment and linker files that would change what is loaded (design.md, section 7)."""
+"""Step 9 of static verification: what in the environment would change what is loaded (design.md, section 7)."""
 
 from __future__ import annotations
 

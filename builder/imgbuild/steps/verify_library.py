@@ -118,9 +118,12 @@ class _Gate:
             enough = _version(elf.glibc_needed or "0") <= _version(newest)
             verdict = Verdict.MATCH if enough else Verdict.DIFFERS
             first = Finding(
-                check=check, subject=where, verdict=verdict, expected=f"needs at most glibc {newest}",
+                check=check,
+                subject=where,
+                verdict=verdict,
+                expected=f"needs at most glibc {newest}",
                 actual=f"needs glibc {elf.glibc_needed}",
-            )  # fmt: skip
+            )
         linker = self._linker()
         absent = [name for name in elf.needed if linker.resolve(target, name).provider is None]
         second = compare(
@@ -142,10 +145,14 @@ class _Gate:
                 wanted.update((name, path) for name in node.elf.imports if name.startswith(prefixes))
         lacking = sorted(set(wanted) - set(elf.exports))
         return Finding(
-            check=check, subject=show(target), verdict=Verdict.DIFFERS if lacking else Verdict.MATCH,
+            check=check,
+            subject=show(target),
+            verdict=Verdict.DIFFERS if lacking else Verdict.MATCH,
             expected=f"exports the {len(wanted)} symbols that other files import",
-            actual="exports them all" if not lacking else "lacks " + ", ".join(f"{n} (for {show(wanted[n])})" for n in lacking[:5]),
-        )  # fmt: skip
+            actual="exports them all"
+            if not lacking
+            else "lacks " + ", ".join(f"{n} (for {show(wanted[n])})" for n in lacking[:5]),
+        )
 
     def _strings(self, target: bytes, node: Node) -> list[Finding]:
         left = {text.encode() for text in self._library.strings}
@@ -196,7 +203,7 @@ class _Gate:
                         expected="accepted in the definition",
                         actual=str(digest),
                         reason=self._accepted[path],
-                    )  # fmt: skip
+                    )
                 )
             else:
                 found.append(
@@ -258,9 +265,12 @@ class _Gate:
                     wrong.append(show(path))
         text = f"only it and links to it begin with {stem.decode()}.so in {show(folder)}"
         return Finding(
-            check=self._check("folder"), subject=show(target), verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
-            expected=text, actual=f"also there: {', '.join(wrong)}" if wrong else text,
-        )  # fmt: skip
+            check=self._check("folder"),
+            subject=show(target),
+            verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
+            expected=text,
+            actual=f"also there: {', '.join(wrong)}" if wrong else text,
+        )
 
     def _unreadable(self) -> list[Finding]:
         found = []

@@ -83,10 +83,21 @@ class View:
             return None
         record = node.elf
         return ElfFacts(
-            machine=record.machine, bits=record.bits, little_endian=True, kind=record.kind, soname=record.soname,
-            needed=record.needed, rpath=record.rpath, runpath=record.runpath, interpreter=None,
-            build_id=record.build_id, imports=record.imports, exports=record.exports, versions_needed=(), versions_defined=(),
-        )  # fmt: skip
+            machine=record.machine,
+            bits=record.bits,
+            little_endian=True,
+            kind=record.kind,
+            soname=record.soname,
+            needed=record.needed,
+            rpath=record.rpath,
+            runpath=record.runpath,
+            interpreter=None,
+            build_id=record.build_id,
+            imports=record.imports,
+            exports=record.exports,
+            versions_needed=(),
+            versions_defined=(),
+        )
 
     @contextlib.contextmanager
     def stream(self, path: bytes) -> Iterator[Iterator[bytes]]:

@@ -84,7 +84,7 @@ class Workspace:
         self._original = {}
 
     def real_path(self, path: bytes, *, where: str) -> bytes:
-        """The path with links in its parents followed, as far as they exist; a `StepError` for a parent that is a file."""
+        """The path with links in its parents followed where they exist; a parent that is a file is a `StepError`."""
         walked = b""
         parts = path.split(b"/")
         for index, part in enumerate(parts[:-1]):
@@ -167,9 +167,15 @@ class Workspace:
         self._make_parents(real, attributes, where=where)
         self._touch(real)
         node = Node(
-            type="symlink", mode=0o777, uid=attributes.uid, gid=attributes.gid, mtime=self._epoch, link=target,
-            layer=self._layer, source=real,
-        )  # fmt: skip
+            type="symlink",
+            mode=0o777,
+            uid=attributes.uid,
+            gid=attributes.gid,
+            mtime=self._epoch,
+            link=target,
+            layer=self._layer,
+            source=real,
+        )
         self.tree.put(real, node)
 
     def remove(self, path: bytes, *, where: str) -> None:
@@ -277,9 +283,14 @@ class Workspace:
                     raise StepError(f"path {show(above)}", "is made again in the layer that removes it", where=where)
                 self._touch(above)
                 made = Node(
-                    type="directory", mode=0o755, uid=attributes.uid, gid=attributes.gid, mtime=self._epoch,
-                    layer=self._layer, source=above,
-                )  # fmt: skip
+                    type="directory",
+                    mode=0o755,
+                    uid=attributes.uid,
+                    gid=attributes.gid,
+                    mtime=self._epoch,
+                    layer=self._layer,
+                    source=above,
+                )
                 self.tree.put(above, made)
 
     def _touch(self, path: bytes) -> None:

@@ -1,0 +1,1 @@
+"""Shared makers for tests."""

@@ -1,0 +1,415 @@
+"""A tiny project and base with the shape of the real ones, made in milliseconds from synthetic parts.
+
+The base has a site-packages with a distribution `nccl-like` whose library is an AArch64 ELF file of our own, a
+consumer with RUNPATH, a second "system" copy, a libc with versions, and sources to patch. The definition uses every
+step kind but `compile` and `run`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import subprocess
+import zipfile
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from imgbuild import jsontext
+from imgbuild.adapters.cache import Cache
+from imgbuild.adapters.project import Project
+from imgbuild.adapters.store import StagedStore
+from imgbuild.content.changeset import BytesContent, Change, ChangeType, LayerResult, write_layer
+from imgbuild.digest import Digest
+from imgbuild.ledger import Ledger
+from imgbuild.model.oci import Descriptor, Family
+from imgbuild.steps.context import Context
+
+from tests.support.elf_builder import shared_object
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from imgbuild.model.lockfile import Lock
+
+EPOCH = 1_700_000_000
+SITE = "opt/venv/lib/python3.12/site-packages"
+LIBRARY = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
+SYMBOLS = ("ncclAllReduce", "ncclGetUniqueId", "ncclGetVersion")
+
+
+def library(version: str, *, extra: bytes = b"", **changes: Any) -> bytes:
+    """A stand-in libnccl.so.2 whose bytes name a version."""
+    facts: dict[str, Any] = {
+        "soname": "libnccl.so.2",
+        "needed": ("libc.so.6",),
+        "exports": SYMBOLS,
+        "versions_needed": {"libc.so.6": ("GLIBC_2.17",)},
+        "build_id": hashlib.sha256(version.encode()).hexdigest()[:40],
+    }
+    return shared_object(**{**facts, **changes}, extra=f"NCCL version {version}\0".encode() + extra)
+
+
+def make_wheel(name: str, version: str, files: dict[str, bytes]) -> tuple[str, bytes]:
+    """A pure wheel: file name and bytes."""
+    info = f"{name}-{version}.dist-info"
+    members = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},{record_hash(data)},{len(data)}\n" for path, data in members.items())
+    members[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, data in members.items():
+            archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), data)
+    return f"{name}-{version}-py3-none-any.whl", buffer.getvalue()
+
+
+def record_hash(data: bytes) -> str:
+    """A hash as RECORD writes it."""
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def directories(paths: list[str], mode: int = 0o755) -> list[Change]:
+    """All parents of paths."""
+    found: set[bytes] = set()
+    for path in paths:
+        parts = path.encode().split(b"/")[:-1]
+        found.update(b"/".join(parts[: i + 1]) for i in range(len(parts)))
+    return [Change(path=path, type=ChangeType.DIRECTORY, mode=mode, mtime=EPOCH - 5) for path in found]
+
+
+def files(contents: dict[str, bytes], *, mode: int = 0o644, links: dict[str, str] | None = None) -> list[Change]:
+    """Changes for files and symbolic links with all their parents."""
+    links = links or {}
+    rows = directories([*contents, *links])
+    rows += [
+        Change(path=path.encode(), type=ChangeType.FILE, mode=mode, mtime=EPOCH - 7, content=BytesContent(data=data))
+        for path, data in contents.items()
+    ]
+    rows += [
+        Change(path=path.encode(), type=ChangeType.SYMLINK, mode=0o777, mtime=EPOCH, link=target.encode())
+        for path, target in links.items()
+    ]
+    return rows
+
+
+def base_layers(*, extra: dict[str, bytes] | None = None) -> list[list[Change]]:
+    """The layers of the tiny base."""
+    old = library("2.29.7")
+    dist = f"{SITE}/nccl_like-2.29.7.dist-info"
+    metadata = b"Metadata-Version: 2.1\nName: nccl-like\nVersion: 2.29.7\n"
+    rows = {"nvidia/nccl/lib/libnccl.so.2": old, "nccl_like-2.29.7.dist-info/METADATA": metadata}
+    record = "".join(f"{path},{record_hash(data)},{len(data)}\n" for path, data in rows.items()).encode()
+    system = files(
+        {
+            "usr/lib/aarch64-linux-gnu/libc.so.6": shared_object(
+                soname="libc.so.6", versions_defined=("GLIBC_2.17", "GLIBC_2.34", "GLIBC_2.39")
+            ),
+            "usr/lib/aarch64-linux-gnu/libnccl.so.2.28.3": library("2.28.3"),
+            "etc/ld.so.conf": b"include /etc/ld.so.conf.d/*.conf\n",
+            "etc/ld.so.conf.d/arm64.conf": b"/usr/lib/aarch64-linux-gnu\n",
+            "etc/motd": b"hello\n",
+            "usr/bin/tool": b"#!/bin/sh\n",
+            "opt/unused/file": b"not needed\n",
+        },
+        links={
+            "bin": "usr/bin",
+            "lib": "usr/lib",
+            "usr/lib/aarch64-linux-gnu/libnccl.so.2": "libnccl.so.2.28.3",
+        },
+    )
+    packages = files(
+        {
+            LIBRARY: old,
+            f"{dist}/METADATA": metadata,
+            f"{dist}/RECORD": record + b"nccl_like-2.29.7.dist-info/RECORD,,\n",
+            f"{SITE}/torch/lib/libtorch_cuda.so": shared_object(
+                soname="libtorch_cuda.so",
+                needed=("libnccl.so.2", "libc.so.6"),
+                runpath="$ORIGIN/../../nvidia/nccl/lib:$ORIGIN",
+                imports=("ncclAllReduce",),
+            ),
+        }
+    )
+    sources = files(
+        {
+            "srv/app/server.py": b"import os\n\nLIMIT = 48\n\n\ndef run():\n    return LIMIT\n",
+            "srv/app/auth.py": b"def check(key):\n    return key == 'a'\n",
+            "srv/app/__pycache__/auth.cpython-312.pyc": b"stale",
+            **(extra or {}),
+        }
+    )
+    return [system, packages, sources]
+
+
+FIRST_PATCH = """--- a/app/auth.py
++++ b/app/auth.py
+@@ -1,2 +1,2 @@
+ def check(key):
+-    return key == 'a'
++    return key in ('a', 'b')
+"""
+SECOND_PATCH = """--- a/app/auth.py
++++ b/app/auth.py
+@@ -1,2 +1,2 @@
+ def check(key):
+-    return key in ('a', 'b')
++    return key in KEYS
+--- /dev/null
++++ b/app/keys.py
+@@ -0,0 +1 @@
++KEYS = ('a', 'b')
+"""
+LAYERS: dict[str, list[dict[str, Any]]] = {
+    "tiny-packages": [
+        {"kind": "wheel", "source": "helper", "site": f"/{SITE}", "python": "3.12"},
+    ],
+    "tiny-adapter": [
+        {"kind": "git-tree", "source": "adapter", "path": "/opt/tiny", "licence": "LICENSE"},
+        {"kind": "file", "source": "files/entry.sh", "path": "/bin/entry", "mode": "0755"},
+    ],
+    "tiny-app": [
+        {
+            "kind": "patch",
+            "root": "/srv",
+            "stages": ["patches/1.patch", "patches/2.patch"],
+            "files": ["app/auth.py", "app/keys.py"],
+        },
+        {"kind": "edit", "path": "/srv/app/server.py", "find": "LIMIT = 48", "replace": "LIMIT = 8"},
+        {"kind": "remove", "paths": ["/opt/unused"]},
+    ],
+    "tiny-nccl": [
+        {"kind": "replace", "path": f"/{LIBRARY}", "source": "nccl", "distribution": "nccl-like"},
+    ],
+}
+FILES = {
+    "tiny-adapter/files/entry.sh": b"#!/bin/sh\nexec /opt/tiny/boot.py\n",
+    "tiny-app/patches/1.patch": FIRST_PATCH.encode(),
+    "tiny-app/patches/2.patch": SECOND_PATCH.encode(),
+}
+
+
+@dataclass
+class Tiny:
+    """A project in a folder. Change `image`, `layers`, `files`, `new_library` or `base`, then `write()`."""
+
+    root: Path
+    image: dict[str, Any] = field(default_factory=dict)
+    layers: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: json.loads(json.dumps(LAYERS)))
+    files: dict[str, bytes] = field(default_factory=lambda: dict(FILES))
+    new_library: bytes = field(default_factory=lambda: library("2.30.7"))
+    base: list[list[Change]] = field(default_factory=base_layers)
+    base_env: list[str] = field(default_factory=lambda: ["PATH=/usr/bin"])
+    family: Family = Family.OCI
+
+    @property
+    def store_path(self) -> Path:
+        return self.root / ".imgbuild" / "store"
+
+    @property
+    def cache_path(self) -> Path:
+        return self.root / "cache"
+
+    def context(self, *, offline: bool = True) -> Context:
+        ledger = Ledger()
+        return Context(
+            root=self.root,
+            store=StagedStore(self.store_path, ledger=ledger),
+            cache=Cache(self.cache_path, ledger=ledger),
+            ledger=ledger,
+            offline=offline,
+        )
+
+    def write(self) -> Tiny:
+        """Write definition, layers, files, sources, and the base into the store."""
+        context = self.context()
+        (self.root / "locks").mkdir(exist_ok=True)
+        bundle = self.root / "adapter.bundle"
+        if not bundle.exists():
+            bundle.write_bytes(adapter_bundle(self.root / "adapter-work"))
+        for name, steps in self.layers.items():
+            (self.root / "layers" / name).mkdir(parents=True, exist_ok=True)
+            text = 'schema = "imgbuild/layer/v1"\ntitle = "test layer"\n' + "".join(
+                "\n[[step]]\n" + _toml(step) for step in steps
+            )
+            (self.root / "layers" / name / "layer.toml").write_text(text)
+        for path, data in self.files.items():
+            target = self.root / "layers" / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        (self.root / "locks" / "tiny.toml").write_text(self._definition())
+        self.write_base(context)
+        return self
+
+    def write_base(self, context: Context | None = None) -> Descriptor:
+        """Write the base image into the store, tagged `base`."""
+        context = context or self.context()
+        store = context.store
+        store.create()
+        results = [_write_layer(store, changes) for changes in self.base]
+        config = {
+            "created": "2026-01-01T00:00:00Z",
+            "architecture": "arm64",
+            "os": "linux",
+            "config": {"Env": self.base_env, "Labels": {"commit": "c0ffee"}, "Healthcheck": {"Test": ["NONE"]}},
+            "x-unknown": {"kept": [1, 2]},
+            "rootfs": {"type": "layers", "diff_ids": [str(result.diff_id) for result in results]},
+            "history": [{"created_by": "make"}, {"created_by": "ENV", "empty_layer": True}]
+            + [{"created_by": "make"}] * (len(results) - 1),
+        }
+        raw = jsontext.compact(config)
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": self.family.manifest,
+            "config": _descriptor(self.family.config, raw),
+            "layers": [
+                {"mediaType": self.family.layer_gzip, "digest": str(item.digest), "size": item.size} for item in results
+            ],
+        }
+        body = jsontext.compact(manifest)
+        store.put([raw])
+        digest, size = store.put([body])
+        assert isinstance(store, StagedStore)
+        store.publish()
+        descriptor = Descriptor(media_type=self.family.manifest, digest=digest, size=size)
+        store.tag("base", descriptor)
+        return descriptor
+
+    def keep_wheels(self) -> dict[str, tuple[str, bytes]]:
+        """The two wheels of the sources; put into the cache by digest, as a download would."""
+        wheels = {
+            "helper": make_wheel("helper", "1.0", {"helper/__init__.py": b"VALUE = 1\n"}),
+            "nccl-wheel": make_wheel("nccl_like", "2.30.7", {"nvidia/nccl/lib/libnccl.so.2": self.new_library}),
+        }
+        for _, data in wheels.values():
+            self.context().cache.put([data])
+        return wheels
+
+    def wheel_folder(self) -> Path:
+        """A folder of the wheels for pip's --find-links."""
+        folder = self.root / "wheels"
+        folder.mkdir(exist_ok=True)
+        for name, data in self.keep_wheels().values():
+            (folder / name).write_bytes(data)
+        return folder
+
+    def project(self) -> Project:
+        return Project(self.root)
+
+    def lock(self) -> Lock:
+        lock = self.project().lock("tiny")
+        assert lock is not None
+        return lock
+
+    def _definition(self) -> str:
+        image: dict[str, Any] = {
+            "schema": "imgbuild/image/v1",
+            "name": "tiny",
+            "title": "a tiny image",
+            "platform": "linux/arm64",
+            "epoch": EPOCH,
+            "layers": list(self.layers),
+            "tags": ["tiny"],
+            "base": {"reference": "localhost/test/base", "tag": "base", "labels": {"commit": "c0ffee"}},
+            "limits": {"bytes": 10_000_000},
+            "config": {"env": {"PYTHONPATH": "/opt/tiny"}, "entrypoint": ["/bin/entry"]},
+            "sources": {
+                "adapter": {"kind": "git", "repository": "adapter.bundle", "ref": "main", "licence": "Apache-2.0"},
+                "helper": {
+                    "kind": "wheel",
+                    "name": "helper",
+                    "version": "1.0",
+                    "platforms": ["any"],
+                    "python": "3.12",
+                },
+                "nccl-wheel": {
+                    "kind": "wheel",
+                    "name": "nccl_like",
+                    "version": "2.30.7",
+                    "platforms": ["any"],
+                    "python": "3.12",
+                },
+                "nccl": {"kind": "wheel-member", "wheel": "nccl-wheel", "member": "nvidia/nccl/lib/libnccl.so.2"},
+            },
+            "library": {
+                "nccl": {
+                    "path": f"/{LIBRARY}",
+                    "source": "nccl",
+                    "soname": "libnccl.so.2",
+                    "symbol": "ncclGetVersion",
+                    "prefixes": ["nccl"],
+                    "strings": ["NCCL version 2.30.7"],
+                    "accept": [
+                        {
+                            "path": "/usr/lib/aarch64-linux-gnu/libnccl.so.2.28.3",
+                            "reason": "the system's own copy, never found first",
+                        }
+                    ],
+                }
+            },
+        }
+        for key, value in self.image.items():
+            if value is None:
+                image.pop(key, None)
+            else:
+                image[key] = {**image[key], **value} if isinstance(value, dict) and key in image else value
+        return _toml(image)
+
+
+def adapter_bundle(work: Path) -> bytes:
+    """A git bundle with one commit, always the same bytes of content."""
+    work.mkdir(parents=True)
+    (work / "LICENSE").write_text("Apache-2.0\n")
+    (work / "boot.py").write_text("#!/usr/bin/env python3\nprint('tiny')\n")
+    (work / "boot.py").chmod(0o755)
+    (work / "lib").mkdir()
+    (work / "lib" / "mod.py").write_text("X = 1\n")
+    (work / "lib" / "link.py").symlink_to("mod.py")
+    env = {
+        "PATH": "/usr/bin:/bin:/usr/local/bin",
+        "HOME": str(work),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_AUTHOR_NAME": "t",
+        "GIT_AUTHOR_EMAIL": "t@t",
+        "GIT_AUTHOR_DATE": "1700000000 +0000",
+        "GIT_COMMITTER_NAME": "t",
+        "GIT_COMMITTER_EMAIL": "t@t",
+        "GIT_COMMITTER_DATE": "1700000000 +0000",
+    }
+    for arguments in (
+        ["init", "-q", "-b", "main"],
+        ["add", "-A"],
+        ["commit", "-qm", "one"],
+        ["bundle", "create", "-q", "out.bundle", "main"],
+    ):
+        subprocess.run(["git", *arguments], cwd=work, env=env, check=True)
+    return (work / "out.bundle").read_bytes()
+
+
+def _descriptor(media_type: str, raw: bytes) -> dict[str, Any]:
+    return {"mediaType": media_type, "digest": str(Digest.of(raw)), "size": len(raw)}
+
+
+def _write_layer(store: Any, changes: list[Change]) -> LayerResult:
+    unique = {change.path: change for change in changes}
+    with store.pending() as pending:
+        result = write_layer(unique.values(), pending.write, epoch=EPOCH)
+        store.commit(pending, result.digest, result.size)
+    return result
+
+
+def _toml(value: dict[str, Any], prefix: str = "") -> str:
+    """Enough TOML for these documents: nested values are written inline, as JSON-like tables."""
+    return "".join(f"{key} = {_inline(item)}\n" for key, item in value.items())
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_inline(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    return json.dumps(value)
