@@ -9,18 +9,22 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import tempfile
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Self, cast
 
 from imgbuild.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator
 
 _MODE = 0o644
 _SPOOL_BYTES = 16 * 1024 * 1024
 """bytes of a spooled file that stay in memory."""
+_POLL_SECONDS = 0.05
+"""seconds between two tries to get a lock that has a time limit."""
 
 
 class PendingFile:
@@ -93,17 +97,93 @@ def sweep(folder: Path) -> None:
         remove(path)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
 @contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a lock between processes; waits. The lock file stays, since removing it would race."""
+def work_folder(parent: Path | None, *, prefix: str = ".work-") -> Iterator[Path]:
+    """A folder for a program outside, gone at the end with all that the program left in it.
+
+    Args:
+        parent: an existing folder; None takes the one that this machine has for temporary files.
+        prefix: the beginning of its name. If this process is killed hard, the folder stays.
+
+    Gives the path with links resolved. `StorageError` if it cannot be made.
+    """
+    with storage_errors(parent or Path(tempfile.gettempdir())):
+        work = Path(tempfile.mkdtemp(prefix=prefix, dir=parent)).resolve()
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def extract_file(target: Path, pieces: Iterable[bytes], mode: int = _MODE) -> None:
+    """Write a new file inside of a work folder, with the folders above it; neither atomic nor durable.
+
+    A file that is there already is a `StorageError`. What reading the pieces raises passes through.
+    """
+    with storage_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = target.open("xb", buffering=0)
+    with file:
+        for piece in pieces:
+            view = memoryview(piece)
+            with storage_errors(target):
+                while view:
+                    view = view[file.write(view) :]
+        with storage_errors(target):
+            os.fchmod(file.fileno(), mode)
+
+
+def move_folder(source: Path, target: Path) -> None:
+    """Give a finished folder its final name, unless one is there: then another process was first, and its is kept."""
+    with storage_errors(target):
+        try:
+            os.rename(source, target)
+        except OSError:
+            if not target.is_dir():
+                raise
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, *, seconds: float | None = None) -> Iterator[None]:
+    """Hold a lock between processes. The lock file stays, since removing it would race; the kernel frees the lock of
+    a holder that died.
+
+    Args:
+        path: the lock file.
+        seconds: how long to wait, then it is a `StorageError`; None waits as long as it takes.
+    """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        _lock(fd, path, seconds)
         yield
     finally:
         os.close(fd)
+
+
+def _lock(fd: int, path: Path, seconds: float | None) -> None:
+    if seconds is None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return
+    deadline = time.monotonic() + seconds
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        if time.monotonic() > deadline:
+            raise StorageError(
+                str(path),
+                f"was held by another process for {seconds:g} seconds",
+                hint="wait for that process, or end it; a lock of a dead process frees itself",
+            )
+        time.sleep(_POLL_SECONDS)
 
 
 @contextlib.contextmanager

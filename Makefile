@@ -1,0 +1,59 @@
+# The front door. `make demo` shows it all, `make test` runs the tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo base test lint format schemas golden bench clean
+
+help:
+	@echo "make demo    build and verify the image mini on a stand-in base, from nothing"
+	@echo "make test    run all tests"
+	@echo "make lint    ruff and mypy"
+	@echo "make base    make the stand-in base only"
+	@echo "make bench   measure"
+	@echo "make clean   remove what was made in this folder (not the cache)"
+
+$(VENV)/.runtime: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "imgbuild needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
+	@echo "making the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.3'
+	@$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime
+	@$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+base: $(VENV)/.runtime
+	@$(BIN)/python tests/standin/make.py --store .imgbuild/store
+
+demo: base
+	@$(BIN)/imgbuild lock mini
+	@$(BIN)/imgbuild build mini
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+schemas: $(VENV)/.runtime
+	$(BIN)/python -m imgbuild.cli.schemas
+
+golden: $(VENV)/.dev
+	$(BIN)/python tests/golden/changeset/regenerate.py
+
+bench: $(VENV)/.dev base
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf $(VENV) .imgbuild .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist builder/*.egg-info
