@@ -49,7 +49,7 @@ class Limits:
     """members of one wheel."""
     git_blobs: int = 500_000
     """files of one git tree."""
-    elf_symbols: int = 4_000_000
+    elf_symbols: int = 1_000_000
     """symbols of one ELF file."""
 
 

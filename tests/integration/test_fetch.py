@@ -12,7 +12,7 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild.adapters import fetch
+from imgbuild.adapters import pipprocess
 from imgbuild.adapters.fetch import WheelPin, download_wheel, resolve_wheel
 from imgbuild.digest import Digest
 from imgbuild.errors import (
@@ -218,14 +218,14 @@ def test_passwords_in_urls_do_not_reach_the_message(index: Path, monkeypatch: py
 
 def test_urls_lose_their_secrets() -> None:
     text = "from https://user:p@ss@host.example/simple?X-Sig=abc#sha256=1 and https://tok@b.example/x"
-    assert fetch._redacted(text) == "from https://***@host.example/simple?... and https://***@b.example/x"
+    assert pipprocess.redacted(text) == "from https://***@host.example/simple?... and https://***@b.example/x"
 
 
 def test_the_child_sees_no_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACTIONS_ID_TOKEN_REQUEST_TOKEN", "GITHUB_TOKEN", "PIP_TARGET", "PIP_PRE", "PYTHONSTARTUP"):
         monkeypatch.setenv(name, "canary")
     monkeypatch.setenv("PIP_INDEX_URL", "kept")
-    seen = fetch._environment(tmp_path)
+    seen = pipprocess.environment(tmp_path)
     assert "canary" not in seen.values()
     assert seen["PIP_INDEX_URL"] == "kept"
 
@@ -284,7 +284,7 @@ def fake_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> No
 
 def test_a_pip_that_stands_still_is_stopped(tmp_path: Path, cellar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_pip(tmp_path, monkeypatch, "time.sleep(60)")
-    monkeypatch.setattr(fetch, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(pipprocess, "STALL_SECONDS", 0.3)
     started = time.monotonic()
     with pytest.raises(ToolError, match="was stopped"):
         resolve_wheel("demo-lib", "1", platforms=("any",), offline=False)

@@ -95,9 +95,7 @@ def _site_packages(layer: LayerBuilder, nccl: Wheel) -> None:
     layer.symlink(f"{VENV}/bin/python", "python3")
     layer.symlink(f"{VENV}/bin/python3", "python3.12")
     layer.symlink(f"{VENV}/bin/python3.12", "/usr/bin/python3.12")
-    layer.file(
-        f"{VENV}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.12.3\n"
-    )
+    layer.file(f"{VENV}/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.12.3\n")
     rows = []
     for row in nccl.rows:
         member = nccl.member(row)
@@ -128,8 +126,8 @@ def _sources(layer: LayerBuilder, sglang: Wheel) -> None:
             layer.file(path, member)
             if path.endswith("/srt/utils/auth.py"):
                 source_size = member.size
-    # As long as auth.py is unchanged this would be loaded in its place; with an epoch and a size that fit by accident
-    # it would be loaded afterwards as well, so a step that changes auth.py must drop it.
+    # Time and size are those of auth.py, so Python takes this in its place. A step that changes auth.py must drop it: a
+    # change of the same size under the same epoch would never run (case P57).
     layer.file(STALE_BYTECODE, _PYTHON_3_12 + struct.pack("<III", 0, EPOCH, source_size) + _CODE)
 
 
@@ -185,7 +183,9 @@ def _distribution(
     """Install a distribution of our own; `rows` are RECORD rows for files put elsewhere by the caller."""
     folder = f"{name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {item}\n" for item in requires)
-    metadata = f"Metadata-Version: 2.4\nName: {name.replace('_', '-')}\nVersion: {version}\nSummary: A stand-in.\n{needs}"
+    metadata = (
+        f"Metadata-Version: 2.4\nName: {name.replace('_', '-')}\nVersion: {version}\nSummary: A stand-in.\n{needs}"
+    )
     pure = str(tag.endswith("-any")).lower()
     every = {
         **files,

@@ -53,7 +53,8 @@ def _run(options: argparse.Namespace) -> int:
     wanted = pins.expected(options.family)
     found = _present(store, wanted)
     if found is not None:
-        store.tag(tag, found)
+        if store.tags().get(tag) != found:
+            store.tag(tag, found)
         _say(options, f"{tag}: {wanted} is there already ({options.store})")
         return 0
     context = _context(options, store)

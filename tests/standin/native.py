@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imgbuild import jsontext
 from imgbuild.adapters import toolchain
-from imgbuild.adapters.fetch import WheelPin
 from imgbuild.digest import Digest
 from imgbuild.steps.sources import fetch_wheel
 
 if TYPE_CHECKING:
+    from imgbuild.adapters.fetch import WheelPin
     from imgbuild.steps.context import Context
 
 FOLDER = Path(__file__).resolve().parent / "native"
@@ -28,7 +28,6 @@ DEEP_EP_RUNPATH = "$ORIGIN/../nvidia/nccl/lib"
 _FREESTANDING = ("-nostdlib", "-ffreestanding", "-fno-builtin")
 _CONSUMER = ("-nostdlib", "-fvisibility=hidden")
 _GLIBC = "2.39"
-_WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,23 +96,14 @@ CONSUMERS: dict[str, Part] = {
 
 
 def compile_parts(context: Context, zig_pin: WheelPin) -> dict[str, bytes]:
-    """All parts by name; zig is fetched and unpacked where a part is not in the cache.
+    """All parts by name; zig is fetched and unpacked only where a part is not in the cache.
 
     Raises what `fetch_wheel` and `toolchain.compile` raise.
     """
+    compiler = _Compiler(context, zig_pin)
     built: dict[str, bytes] = {}
-    parts = {**SYSTEM, **CONSUMERS}
-    with context.progress.task("compiling the stand-in's libraries", len(parts), unit="files") as task:
-
-        def make(name: str) -> bytes:
-            data = _compiled(context, zig_pin, job_of(name, parts[name], built))
-            task.advance(1)
-            return data
-
-        with ThreadPoolExecutor(_WORKERS) as pool:
-            built.update(zip(SYSTEM, pool.map(make, SYSTEM), strict=True))
-        for name in CONSUMERS:
-            built[name] = make(name)
+    for name, part in {**SYSTEM, **CONSUMERS}.items():
+        built[name] = compiler.compiled(job_of(name, part, built))
     return built
 
 
@@ -137,19 +127,30 @@ def job_of(name: str, part: Part, built: dict[str, bytes]) -> toolchain.CompileJ
     )
 
 
-def _compiled(context: Context, zig_pin: WheelPin, job: toolchain.CompileJob) -> bytes:
-    cache = context.cache
-    key = _key(job, f"{zig_pin.name}=={zig_pin.version}")
-    known = cache.result(key)
-    data = None if known is None else cache.get(Digest.parse(known.decode()))
-    if data is None:
-        wheel = fetch_wheel(context, zig_pin)
-        folder = cache.folder("tools") / f"{zig_pin.name}-{zig_pin.digest.encoded}"
-        zig = toolchain.unpack_zig(wheel, folder, progress=context.progress)
-        data = toolchain.compile(job, zig=zig, work=cache.folder("spool"), cache=cache.folder("zig"))
-        cache.put([data])
-        cache.keep_result(key, str(Digest.of(data)).encode())
-    return data
+class _Compiler:
+    def __init__(self, context: Context, zig_pin: WheelPin) -> None:
+        self._context = context
+        self._pin = zig_pin
+
+    @cached_property
+    def _zig(self) -> Path:
+        wheel = fetch_wheel(self._context, self._pin)
+        # The folder that the step `compile` uses, so that zig is unpacked once.
+        folder = self._context.cache.folder("tools") / f"{self._pin.name}-{self._pin.digest.encoded}"
+        return toolchain.unpack_zig(wheel, folder, progress=self._context.progress)
+
+    def compiled(self, job: toolchain.CompileJob) -> bytes:
+        cache = self._context.cache
+        key = _key(job, f"{self._pin.name}=={self._pin.version}")
+        known = cache.result(key)
+        data = None if known is None else cache.get(Digest.parse(known.decode()))
+        if data is None:
+            zig = self._zig
+            with self._context.progress.task(f"compiling {job.output}", None, unit="steps"):
+                data = toolchain.compile(job, zig=zig, work=cache.folder("spool"), cache=cache.folder("zig"))
+            cache.put([data])
+            cache.keep_result(key, str(Digest.of(data)).encode())
+        return data
 
 
 def _key(job: toolchain.CompileJob, tool: str) -> Digest:

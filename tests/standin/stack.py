@@ -46,9 +46,7 @@ class LayerBuilder:
 
     def directory(self, path: str, *, mode: int = 0o755, uid: int = 0, gid: int = 0, mtime: int = EPOCH) -> None:
         """A directory with metadata of its own, over what it had."""
-        change = Change(
-            path=path.encode(), type=ChangeType.DIRECTORY, mode=mode, uid=uid, gid=gid, mtime=mtime
-        )
+        change = Change(path=path.encode(), type=ChangeType.DIRECTORY, mode=mode, uid=uid, gid=gid, mtime=mtime)
         self._stack.directories[change.path] = change
         self._put(change)
 
@@ -77,9 +75,7 @@ class LayerBuilder:
 
     def symlink(self, path: str, target: str) -> None:
         """A symbolic link."""
-        self._put(
-            Change(path=path.encode(), type=ChangeType.SYMLINK, mode=0o777, mtime=EPOCH, link=target.encode())
-        )
+        self._put(Change(path=path.encode(), type=ChangeType.SYMLINK, mode=0o777, mtime=EPOCH, link=target.encode()))
 
     def hardlink(self, path: str, target: str) -> None:
         """A second name of a file of this layer."""

@@ -48,6 +48,7 @@ _TEXT = {
     ),
     "etc/ld.so.conf.d/libc.conf": "# libc default configuration\n/usr/local/lib\n",
     "etc/ld.so.conf.d/nvidia.conf": "/usr/local/nvidia/lib\n/usr/local/nvidia/lib64\n",
+    "opt/nvidia/nvidia_entrypoint.sh": '#!/bin/sh\nexec "$@"\n',
     "usr/share/doc/standin/removed-later.txt": "Layer 4 has a whiteout for this file.\n",
     "opt/standin/cache/hidden.bin": "Layer 4 has an opaque marker for this directory.\n",
     "opt/standin/cache/deep/hidden.txt": "And so this is hidden as well.\n",
@@ -59,14 +60,14 @@ _LINKS = {
     "lib": "usr/lib",
     "sbin": "usr/sbin",
     "etc/os-release": "../usr/lib/os-release",
-    "usr/bin/nologin": "true",
+    "usr/sbin/nologin": "../bin/true",
     "usr/lib/ld-linux-aarch64.so.1": "aarch64-linux-gnu/ld-linux-aarch64.so.1",
     f"{MULTIARCH}/libstdc++.so.6": "libstdc++.so.6.0.33",
     f"{MULTIARCH}/libnccl.so.2": "libnccl.so.2.28.3",
     f"{MULTIARCH}/libnccl.so": "libnccl.so.2",
 }
 _LIBRARY_FILES = {"libstdc++.so.6": "libstdc++.so.6.0.33", "libnccl.so.2": "libnccl.so.2.28.3"}
-_EMPTY = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr/sbin", "usr/local/lib")
+_EMPTY = ("boot", "dev", "home", "media", "mnt", "opt", "proc", "run", "srv", "sys", "usr/local/lib")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,7 @@ def fill(layer: LayerBuilder, parts: Mapping[str, bytes]) -> None:
     for path, target in _LINKS.items():
         layer.symlink(path, target)
     for path, data in contents.items():
-        executable = path.startswith(("usr/bin/", f"{MULTIARCH}/ld-linux"))
+        executable = path.startswith(("usr/bin/", f"{MULTIARCH}/ld-linux", "opt/nvidia/"))
         layer.file(path, data, mode=0o755 if executable else 0o644)
     layer.file("etc/shadow", "root:*:20000:0:99999:7:::\n", mode=0o640, gid=42)
     _dpkg(layer, contents)

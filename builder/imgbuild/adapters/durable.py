@@ -151,8 +151,7 @@ def move_folder(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, seconds: float | None = None) -> Iterator[None]:
-    """Hold a lock between processes. The lock file stays, since removing it would race; the kernel frees the lock of
-    a holder that died.
+    """Hold a lock between processes. The lock file stays, since removing it would race.
 
     Args:
         path: the lock file.

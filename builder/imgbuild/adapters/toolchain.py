@@ -11,28 +11,22 @@ that is a hash of the content. Tested on one host; other hosts rest on the compa
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
-import signal
-import stat
-import struct
-import subprocess
-import tempfile
-import zipfile
-import zlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
-from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS, GIB, KIB, MIB
+from imgbuild.adapters.durable import extract_file, make_folder, move_folder, work_folder
+from imgbuild.adapters.process import run
+from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
+from imgbuild.content.ziparchive import open_archive
 from imgbuild.digest import chunks, digest_of
 from imgbuild.errors import ArchiveError, DocumentError, StorageError, ToolError, UsageError
 from imgbuild.progress import SILENT
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from imgbuild.config import Limits
     from imgbuild.progress import Progress
@@ -47,7 +41,7 @@ OUTPUT_BYTES: Final = 256 * MIB
 """bytes of one compiled file."""
 COMPILE_SECONDS: Final = 900.0
 """seconds for one job; the first C++ job, which builds libc++, took 26 on two idle cores, 115 on a busy one."""
-_LOG_BYTES: Final = 16 * KIB
+_PROGRAM: Final = "ziglang/zig"
 _LOG_LINES: Final = 10
 _MACHINES: Final = {"aarch64": 183, "x86_64": 62}
 _PART: Final = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}"
@@ -66,16 +60,6 @@ _FLAG: Final = re.compile(
     r"|-Wl,-rpath,(?:\$ORIGIN|/)[A-Za-z0-9_.+$/{}-]{0,200}(?::(?:\$ORIGIN|/)[A-Za-z0-9_.+$/{}-]{0,200})*"
     r"|-Wl,--(?:enable|disable)-new-dtags|-Wl,--(?:no-)?as-needed|-Wl,--gc-sections|-Wl,--no-undefined"
     r"|-Wl,--(?:no-)?allow-shlib-undefined|-Wl,-z,(?:now|lazy|relro|norelro|noexecstack|defs)"
-)
-_WRONG_INPUT: Final = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    OverflowError,
 )
 
 
@@ -107,7 +91,7 @@ class CompileJob:
     def __post_init__(self) -> None:
         problems = tuple(_problems(self))
         if problems:
-            raise DocumentError(f"compile job {_shown(self.output[:80])!r}", problems)
+            raise DocumentError(f"compile job {printable(self.output[:80])!r}", problems)
 
     @property
     def version_script(self) -> str | None:
@@ -120,12 +104,12 @@ def _problems(job: CompileJob) -> Iterator[str]:
     if not job.compile or not set(job.compile) <= {name for name, _ in job.sources}:
         yield "compile names no source, or one that is not there"
     if job.language not in {"c11", "c17", "c++17", "c++20"} or job.kind not in {"shared", "executable"}:
-        yield f"language {_shown(job.language)!r} or kind {_shown(job.kind)!r} is not known"
+        yield f"language {printable(job.language)!r} or kind {printable(job.kind)!r} is not known"
     if job.target_arch not in _MACHINES or not _GLIBC.fullmatch(job.glibc):
-        yield f"target {_shown(job.target_arch)!r} with glibc {_shown(job.glibc)!r} is not known"
+        yield f"target {printable(job.target_arch)!r} with glibc {printable(job.glibc)!r} is not known"
     if job.soname is not None and not _SONAME.fullmatch(job.soname):
-        yield f"soname {_shown(job.soname[:140])!r} is not a file name"
-    yield from (f"flag {_shown(flag[:140])!r} is not allowed" for flag in job.flags if not _FLAG.fullmatch(flag))
+        yield f"soname {printable(job.soname, 140)!r} is not a file name"
+    yield from (f"flag {printable(flag, 140)!r} is not allowed" for flag in job.flags if not _FLAG.fullmatch(flag))
 
 
 def _file_problems(job: CompileJob) -> Iterator[str]:
@@ -133,7 +117,7 @@ def _file_problems(job: CompileJob) -> Iterator[str]:
     names = [name for name, _ in files] + [job.output]
     for name in names:
         if not _NAME.fullmatch(name):
-            yield f"{_shown(name[:140])!r} is not a plain relative name"
+            yield f"{printable(name, 140)!r} is not a plain relative name"
     folded = {name.lower() for name in names}
     if len(folded) != len(names):
         yield "two names are equal (letter case aside: hosts differ in that)"
@@ -155,9 +139,8 @@ def unpack_zig(wheel: Path, into: Path, *, progress: Progress = SILENT, limits: 
     this at once; one wins.
 
     Raises:
-        ArchiveError: not a zip, a name that leaves the folder, twice the same name, overlapping members, a link,
-            an unknown compression, too much of anything, or no zig program inside.
-        StorageError: the disk refuses.
+        ArchiveError: what `ziparchive.open_archive` refuses, over `ZIG_BYTES`, or no zig program inside.
+        StorageError: the disk refuses, the wheel cannot be read, or the folder is there and is not whole.
 
     Not checked: RECORD (the caller checks the wheel's digest), and files changed in the folder afterwards.
     """
@@ -165,104 +148,33 @@ def unpack_zig(wheel: Path, into: Path, *, progress: Progress = SILENT, limits: 
         with wheel.open("rb") as stream:
             digest, _ = digest_of(chunks(stream))
             home = into / digest.encoded
-            program = home / "ziglang" / "zig"
-            if program.is_file():
-                return program
-            into.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".zig-", dir=into, ignore_cleanup_errors=True) as temporary:
-                unpacked = Path(temporary) / "tree"
-                _unpack(stream, unpacked, subject=wheel.name, progress=progress, limits=limits)
-                if not (unpacked / "ziglang" / "zig").is_file():
-                    raise ArchiveError(wheel.name, "holds no file ziglang/zig")
-                with contextlib.suppress(FileExistsError):
-                    _rename(unpacked, home)
-            if not program.is_file():
-                raise StorageError(str(home), "is not a whole zig", hint="delete this folder and start again")
-            return program
-    except OSError as error:
-        raise StorageError(str(error.filename or into), "cannot be used", actual=error.strerror) from error
+            if not home.is_dir():
+                make_folder(into)
+                with work_folder(into, prefix=".zig-") as work:
+                    _unpack(stream, work / "tree", subject=wheel.name, progress=progress, limits=limits)
+                    move_folder(work / "tree", home)
+    except OSError as error:  # of reading; writing has errors of its own
+        raise StorageError(str(wheel), "cannot be read", actual=error.strerror) from error
+    program = home / _PROGRAM
+    if not program.is_file():
+        raise StorageError(str(home), "is not a whole zig", hint="delete this folder and start again")
+    return program
 
 
-def _rename(source: Path, home: Path) -> None:
-    try:
-        source.rename(home)
-    except OSError as error:
-        if not home.is_dir():
-            raise
-        raise FileExistsError(error.errno, error.strerror) from error
-
-
-def _unpack(stream: IO[bytes], root: Path, *, subject: str, progress: Progress, limits: Limits) -> None:
-    try:
-        with zipfile.ZipFile(stream) as archive:
-            members = archive.infolist()
-            _check_members(members, stream, archive.start_dir, subject=subject, limits=limits)
-            files = [member for member in members if not member.is_dir()]
-            total = sum(member.file_size for member in files)
-            with progress.task(f"unpack {subject}", total) as task:
-                for member in files:
-                    _write(archive, member, root)
-                    task.advance(member.file_size)
-    except _WRONG_INPUT as error:
-        raise ArchiveError(subject, f"is not a readable zip: {_shown(str(error)[:200])}") from error
-
-
-def _write(archive: zipfile.ZipFile, member: zipfile.ZipInfo, root: Path) -> None:
-    path = root.joinpath(*member.filename.split("/"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        sink = path.open("xb")
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise zipfile.BadZipFile("a name is both file and folder, or differs only in letter case") from error
-    with archive.open(member) as source, sink:
-        shutil.copyfileobj(source, sink, CHUNK_BYTES)
-    path.chmod(0o755 if (member.external_attr >> 16) & 0o111 else 0o644)
-
-
-def _check_members(
-    members: list[zipfile.ZipInfo], stream: IO[bytes], end: int, *, subject: str, limits: Limits
-) -> None:
-    """Everything that makes one zip two different trees for two readers, or leaves the folder, is refused."""
-    if len(members) > limits.wheel_entries:
-        raise ArchiveError(subject, "has too many members", expected=limits.wheel_entries, actual=len(members))
-    total = sum(member.file_size for member in members)
-    if total > ZIG_BYTES:
-        raise ArchiveError(subject, "unpacks to too much", expected=f"{ZIG_BYTES} bytes", actual=total)
-    seen: set[str] = set()
-    for member in members:
-        where = _shown(member.filename[:200])
-        kind = stat.S_IFMT(member.external_attr >> 16)
-        name = member.filename.removesuffix("/")
-        parts = name.split("/")
-        if len(name.encode()) > limits.path_bytes or len(parts) > limits.path_depth:
-            raise ArchiveError(subject, "has a name that is too long", where=where)
-        if any(part in {"", ".", ".."} for part in parts) or "\\" in name or not name.isprintable():
-            raise ArchiveError(subject, "has a name that is not a plain relative path", where=where)
-        if member.orig_filename != member.filename or name in seen:
-            raise ArchiveError(subject, "has a name twice or a cut one", where=where)
-        if kind not in {0, stat.S_IFDIR if member.is_dir() else stat.S_IFREG}:
-            raise ArchiveError(subject, "has a member that is no file and no folder", where=where)
-        if member.flag_bits & 0x1 or member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-            raise ArchiveError(subject, "has an encrypted or unknown compressed member", where=where)
-        seen.add(name)
-    _check_overlap(members, stream, end, subject=subject)
-
-
-def _check_overlap(members: list[zipfile.ZipInfo], stream: IO[bytes], end: int, *, subject: str) -> None:
-    free = 0
-    for member in sorted(members, key=lambda one: one.header_offset):
-        stream.seek(member.header_offset)
-        header = stream.read(30)
-        name_bytes, extra_bytes = struct.unpack("<26xHH", header)
-        if member.header_offset < free or stream.read(name_bytes) != _raw_name(member):
-            raise ArchiveError(subject, "has members that overlap or two names", where=_shown(member.filename[:200]))
-        free = member.header_offset + 30 + name_bytes + extra_bytes + member.compress_size
-    if free > end:
-        raise ArchiveError(subject, "has a member that runs into the directory")
-
-
-def _raw_name(member: zipfile.ZipInfo) -> bytes:
-    return member.orig_filename.encode("utf-8" if member.flag_bits & 0x800 else "cp437")
+def _unpack(stream: BinaryIO, root: Path, *, subject: str, progress: Progress, limits: Limits) -> None:
+    with open_archive(stream, subject=subject, limits=limits) as archive:
+        files = [member for member in archive.infolist() if not member.is_dir()]
+        if _PROGRAM not in {member.filename for member in files}:
+            raise ArchiveError(subject, f"holds no file {_PROGRAM}")
+        total = sum(member.file_size for member in files)
+        if total > ZIG_BYTES:
+            raise ArchiveError(subject, "unpacks to too much", expected=f"{ZIG_BYTES} bytes", actual=total)
+        with progress.task(f"unpack {subject}", total) as task:
+            for member in files:
+                with archive.open(member) as source:
+                    mode = 0o755 if (member.external_attr >> 16) & 0o111 else 0o644
+                    extract_file(root.joinpath(*member.filename.split("/")), chunks(source), mode)
+                task.advance(member.file_size)
 
 
 def compile(job: CompileJob, *, zig: Path, work: Path, cache: Path) -> bytes:  # noqa: A001  the verb of this module
@@ -281,27 +193,20 @@ def compile(job: CompileJob, *, zig: Path, work: Path, cache: Path) -> bytes:  #
 
     Not checked: what the code does; warnings are dropped. Nothing keeps zig from the network.
     """
-    try:
-        work.mkdir(parents=True, exist_ok=True)
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="compile-", dir=work, ignore_cleanup_errors=True) as temporary:
-            room = Path(temporary).resolve()
-            (room / "tree").mkdir()
-            for name, data in (*job.sources, *job.link_inputs):
-                path = room / "tree" / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
-            arguments = _arguments(job, zig.resolve(), room / "tree")
-            _run(arguments, room, cache.resolve(), subject=job.output)
-            return _result(room / "out.bin", job)
-    except OSError as error:
-        raise StorageError(str(error.filename or work), "cannot be used", actual=error.strerror) from error
+    make_folder(work)
+    make_folder(cache)
+    with work_folder(work, prefix="compile-") as room:
+        for name, data in (*job.sources, *job.link_inputs):
+            extract_file(room / "tree" / name, [data])
+        arguments = _arguments(job, zig.resolve(), room / "tree")
+        _run_zig(arguments, room, cache.resolve(), subject=job.output)
+        return _result(room / "out.bin", job)
 
 
 def _arguments(job: CompileJob, zig: Path, tree: Path) -> list[str]:
     for path in (zig, tree):
         if "=" in str(path):
-            raise UsageError(_shown(str(path)), "has `=` in its name, which a path mapping cannot contain")
+            raise UsageError(printable(str(path)), "has `=` in its name, which a path mapping cannot contain")
     target = f"-target {job.target_arch}-linux-gnu.{job.glibc} -std={job.language} -O2 -g0 -s".split()
     mapping = [f"-ffile-prefix-map={tree}=.", f"-ffile-prefix-map={zig.parent}=/zig", "-fno-sanitize=all"]
     link = ["-Wl,--build-id=sha1", *(("-shared", "-fPIC") if job.kind == "shared" else ())]
@@ -315,9 +220,7 @@ def _arguments(job: CompileJob, zig: Path, tree: Path) -> list[str]:
     return [str(zig), driver, *target, *mapping, *link, *job.flags, *inputs]
 
 
-def _run(arguments: list[str], room: Path, cache: Path, *, subject: str) -> None:
-    """Run zig in a group of its own, because it starts itself again for parts of the work."""
-    log = room / "stderr.txt"
+def _run_zig(arguments: list[str], room: Path, cache: Path, *, subject: str) -> None:
     environment = {
         "HOME": str(room),
         "LANG": "C",
@@ -328,45 +231,24 @@ def _run(arguments: list[str], room: Path, cache: Path, *, subject: str) -> None
         "ZIG_GLOBAL_CACHE_DIR": str(cache),
         "ZIG_LOCAL_CACHE_DIR": str(room / "cache"),
     }
-    try:
-        with log.open("wb") as stderr:
-            child = subprocess.Popen(
-                arguments,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                cwd=room / "tree",
-                env=environment,
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise ToolError("zig", "cannot be started", actual=error.strerror, where=arguments[0]) from error
-    try:
-        status = child.wait(COMPILE_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise ToolError("zig", f"did not end within {COMPILE_SECONDS:.0f} seconds", where=subject) from error
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-    if status != 0:
-        with log.open("rb") as stream:
-            text = stream.read(_LOG_BYTES).decode("utf-8", "replace")
-        lines = [_shown(line[:300]) for line in text.splitlines() if line.strip()]
+    done = run("zig", arguments, folder=room / "tree", environment=environment, keep="first", seconds=COMPILE_SECONDS)
+    if done.problem is not None:
+        raise ToolError("zig", done.problem, where=subject)
+    if done.status != 0:
+        # The first errors of a compiler are the cause of the others.
+        lines = [printable(line, 300) for line in done.errors.splitlines() if line.strip()]
         said = " | ".join(lines[:_LOG_LINES]) or "it said nothing"
-        raise ToolError("zig", f"could not compile (status {status}): {said}", where=subject)
+        raise ToolError("zig", f"could not compile (status {done.status}): {said}", where=subject)
 
 
 def _result(path: Path, job: CompileJob) -> bytes:
-    with path.open("rb") as stream:
-        data = stream.read(OUTPUT_BYTES + 1)
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(OUTPUT_BYTES + 1)
+    except OSError as error:
+        raise ToolError("zig", "ended well and made no file", actual=error.strerror, where=job.output) from error
     if len(data) > OUTPUT_BYTES:
         raise ToolError("zig", f"made a file of over {OUTPUT_BYTES} bytes", where=job.output)
     if data[:6] != b"\x7fELF\x02\x01" or int.from_bytes(data[18:20], "little") != _MACHINES[job.target_arch]:
         raise ToolError("zig", f"made no 64-bit ELF file for {job.target_arch}", where=job.output)
     return data
-
-
-def _shown(text: str) -> str:
-    """Text of others for one line of ours: controls, bidirectional marks and line breaks escaped."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)

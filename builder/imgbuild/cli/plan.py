@@ -24,7 +24,7 @@ def command(image: str, *, settings: Settings) -> int:
     from imgbuild.cli.documents import TOOL, PlanDocument  # noqa: PLC0415 - imported when used
     from imgbuild.errors import InputError  # noqa: PLC0415
     from imgbuild.model.plan import make_plan  # noqa: PLC0415
-    from imgbuild.steps.assemble import check_order  # noqa: PLC0415
+    from imgbuild.steps.check import check_image  # noqa: PLC0415
     from imgbuild.steps.lock import check_fresh  # noqa: PLC0415
 
     project = settings.open_project()
@@ -33,7 +33,7 @@ def command(image: str, *, settings: Settings) -> int:
     if lock is None:
         raise InputError(f"locks/{image}.lock.json", "is not there", hint=f"run `imgbuild lock {image}`")
     check_fresh(inputs, lock)
-    check_order(inputs)
+    check_image(inputs)
     plan = make_plan(inputs.definition, tuple((layer.name, layer.definition) for layer in inputs.layers), lock)
     document = PlanDocument(schema="imgbuild/plan-result/v1", tool=TOOL, digest=plan.digest(), result=plan)
     settings.output.document(document)

@@ -1,35 +1,42 @@
 """Wheels as archives of bytes (PEP 427): checked before anything is believed, installed by RECORD without running pip.
 
 The reading of wheel metadata, RECORD checks, script generation and the new RECORD are `installer`'s work; ours are the
-bounds, the refusal of archives that different readers would read differently, and handing the files to a tree.
+bounds, the refusal of archives that different readers would read differently (`ziparchive`), and handing the files to
+a tree.
 """
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
-import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from imgbuild.config import DEFAULT_LIMITS, MIB, Limits
+from imgbuild.config import MIB
 from imgbuild.content.packages import encoded_hash
-from imgbuild.digest import Digest, digest_of
+from imgbuild.content.ziparchive import member_digest, open_archive, open_member
+from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from installer.records import RecordEntry
     from installer.scripts import ScriptSection
 
+__all__ = [
+    "INSTALL_BYTES",
+    "WheelEntry",
+    "check_tags",
+    "distribution_of",
+    "install",
+    "member_digest",
+    "open_archive",
+    "open_member",
+]
+
 INSTALL_BYTES = 512 * MIB
 """bytes of all files of a wheel that is installed; it is held in memory."""
-_MEMBER_BYTES = 8 * 1024 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,38 +46,6 @@ class WheelEntry:
     path: bytes
     data: bytes
     executable: bool
-
-
-@contextlib.contextmanager
-def open_archive(file: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMITS) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive and refuse what readers disagree about: duplicates, overlaps, traversal, encryption.
-
-    All errors of the archive inside the block become an `ArchiveError`. Member hashes are not checked here.
-    """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            _check(archive, subject, limits)
-            yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError, RuntimeError) as error:
-        raise ArchiveError(subject, f"is not a sound zip archive: {error}") from error
-
-
-@contextlib.contextmanager
-def open_member(file: BinaryIO, member: str, *, subject: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open one member for reading; gives the stream and its size in bytes. The CRC is checked at its end."""
-    with open_archive(file, subject=subject) as archive:
-        try:
-            info = archive.getinfo(member)
-        except KeyError as error:
-            raise ArchiveError(subject, "has no such member", expected=member) from error
-        with archive.open(info) as stream:
-            yield stream, info.file_size  # type: ignore[misc]
-
-
-def member_digest(file: BinaryIO, member: str, *, subject: str) -> tuple[Digest, int]:
-    """The sha256 and size in bytes of one member."""
-    with open_member(file, member, subject=subject) as (stream, _):
-        return digest_of(iter(lambda: stream.read(1 << 20), b""))
 
 
 def check_tags(filename: str, *, python: str, machine: str, subject: str) -> None:
@@ -133,46 +108,6 @@ def distribution_of(filename: str) -> tuple[str, str]:
     """Normalised name and version of a wheel's file name."""
     name, version, _, _ = parse_wheel_filename(filename)
     return canonicalize_name(name), str(version)
-
-
-def _check(archive: zipfile.ZipFile, subject: str, limits: Limits) -> None:
-    infos = archive.infolist()
-    if len(infos) > limits.wheel_entries:
-        raise ArchiveError(
-            subject, "has too many members", expected=f"at most {limits.wheel_entries}", actual=len(infos)
-        )
-    names: set[str] = set()
-    for info in infos:
-        _check_name(info, names, subject)
-        if info.file_size > _MEMBER_BYTES:
-            raise ArchiveError(subject, "has a member that is too large", actual=info.filename)
-        if info.file_size > limits.ratio_floor and info.file_size > limits.compression_ratio * info.compress_size:
-            raise ArchiveError(subject, "has a member that unpacks to far more than it holds", actual=info.filename)
-    end = 0
-    for info in sorted(infos, key=lambda item: item.header_offset):
-        if info.header_offset < end:
-            raise ArchiveError(subject, "has members that overlap", actual=info.filename)
-        end = info.header_offset + 30 + info.compress_size
-
-
-def _check_name(info: zipfile.ZipInfo, names: set[str], subject: str) -> None:
-    name = info.filename
-    if name in names:
-        raise ArchiveError(subject, "lists a member twice", actual=name)
-    names.add(name)
-    parts = name.rstrip("/").split("/")
-    if (
-        name.startswith("/")
-        or "\\" in name
-        or "\0" in info.orig_filename
-        or any(part in {"", ".", ".."} for part in parts)
-    ):
-        raise ArchiveError(subject, "has a member outside of the archive's root", actual=name[:200])
-    kind = (info.external_attr >> 16) & 0o170000
-    if kind not in {0, 0o100000, 0o040000}:
-        raise ArchiveError(subject, "has a member that is a link or a device", actual=name[:200])
-    if info.flag_bits & 0x1:
-        raise ArchiveError(subject, "is encrypted", actual=name[:200])
 
 
 def _destination(site: bytes, scripts: bytes | None, interpreter: str, subject: str) -> Any:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 _LINK = 0o120000
 _EXECUTABLE = 0o100755
-_COPYLEFT = ("AGPL", "GPL", "LGPL", "MPL", "EUPL")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ import msgspec
 from imgbuild.content.changeset import LayerResult, write_layer
 from imgbuild.digest import Digest
 from imgbuild.errors import FactMismatchError, InputError, StepError
-from imgbuild.model.layer import PACKAGE_STEPS, Replace
 from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLayer
 from imgbuild.model.oci import Descriptor
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path
 from imgbuild.steps.apply import Work, apply_layer
 from imgbuild.steps.base import Base, machine_of, open_base, read_file
+from imgbuild.steps.check import check_image
 from imgbuild.steps.packages import Packages
 from imgbuild.steps.receipt import library_facts, receipt, touched
 from imgbuild.steps.sources import Sources
@@ -63,7 +63,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
         IntegrityError: bytes differ from a pin or fact.
         AvailabilityError: base or source cannot be had, or the disk is full.
     """
-    check_order(image)
+    check_image(image)
     facts = lock.facts
     known = tuple(layer.inventory for layer in facts.base_layers) if facts is not None else None
     base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
@@ -104,23 +104,6 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
     )
     changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
     return _write(context, image, lock, base, workspace, changesets)
-
-
-def check_order(image: ImageInput) -> None:
-    """Refuse a package step after a swap: it could put the old library back (cases P12, P13)."""
-    swapped: str | None = None
-    for layer in image.layers:
-        for number, step in enumerate(layer.definition.step, 1):
-            if isinstance(step, Replace):
-                swapped = f"{layer.name}/{number}"
-            elif isinstance(step, PACKAGE_STEPS) and swapped is not None:
-                raise StepError(
-                    f"step {layer.name}/{number}",
-                    "installs a package after the swap",
-                    expected="no package step later",
-                    actual=f"swap in step {swapped}",
-                    hint="move the layer with the swap to the end of `layers`",
-                )
 
 
 def check_labels(image: ImageInput, base: Base) -> None:

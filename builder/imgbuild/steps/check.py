@@ -1,0 +1,94 @@
+"""What can be refused before anything is read: the order of steps, their sources, and licence files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
+
+from imgbuild.errors import DocumentError, StepError
+from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
+from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Replace, Wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imgbuild.adapters.project import ImageInput
+    from imgbuild.model.layer import Step
+
+_NO_NOTICE = {"0BSD", "CC0-1.0", "Unlicense", "MIT-0"}
+"""Licences that do not ask for their text to be kept with copies."""
+
+
+def check_image(image: ImageInput) -> None:
+    """Refuse what no base and no source could make right; a pure function of the repository's files."""
+    problems = tuple(_problems(image))
+    if problems:
+        raise DocumentError(f"locks/{image.definition.name}.toml", problems)
+    _check_order(image)
+    _check_licences(image)
+
+
+def _steps(image: ImageInput) -> Iterator[tuple[str, Step]]:
+    for layer in image.layers:
+        for number, step in enumerate(layer.definition.step, 1):
+            yield f"{layer.name}/{number}", step
+
+
+def _problems(image: ImageInput) -> Iterator[str]:
+    sources = image.definition.sources
+    for step_id, step in _steps(image):
+        for name, kind in _needs(step):
+            if not isinstance(sources.get(name), kind):
+                yield f"step {step_id}: {name!r} is not a source of kind {kind.__struct_config__.tag}"
+    for name, source in sources.items():
+        if isinstance(source, GitSource):
+            try:
+                canonicalize_license_expression(source.licence)
+            except InvalidLicenseExpression as error:
+                yield f"sources.{name}.licence: {error}"
+
+
+def _needs(step: Step) -> Iterator[tuple[str, type[GitSource | MemberSource | ToolchainSource | WheelSource]]]:
+    match step:
+        case GitTree():
+            yield step.source, GitSource
+        case Compile():
+            yield step.source, GitSource
+            yield step.toolchain, ToolchainSource
+        case Wheel():
+            yield step.source, WheelSource
+        case Replace():
+            yield step.source, MemberSource
+
+
+def _check_order(image: ImageInput) -> None:
+    """A package step after a swap could put the old library back (cases P12, P13)."""
+    swapped: str | None = None
+    for step_id, step in _steps(image):
+        if isinstance(step, Replace):
+            swapped = step_id
+        elif isinstance(step, PACKAGE_STEPS) and swapped is not None:
+            raise StepError(
+                f"step {step_id}",
+                "installs a package after the swap",
+                expected="no package step later",
+                actual=f"swap in step {swapped}",
+                hint="move the layer with the swap to the end of `layers`",
+            )
+
+
+def _check_licences(image: ImageInput) -> None:
+    """A source whose licence asks for its text must bring the file with at least one step (case P84)."""
+    for name, source in image.definition.sources.items():
+        if not isinstance(source, GitSource) or source.licence in _NO_NOTICE:
+            continue
+        uses = [(step_id, step) for step_id, step in _steps(image) if isinstance(step, GitTree) and step.source == name]
+        if uses and not any(step.licence for _, step in uses):
+            raise StepError(
+                f"source {name}",
+                "is put into the image without its licence file",
+                expected=f"`licence` in a git-tree step, since {source.licence} asks for its text",
+                actual="no step names one",
+                where=uses[0][0],
+            )
