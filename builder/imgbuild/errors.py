@@ -41,13 +41,15 @@ class ImgbuildError(Exception):
         expected: the value that was recorded or required, whole (digests are never shortened).
         actual: the value that was found.
         where: file, layer, line or field.
-        hint: what to do about it, printed on a line of its own.
+        hint: what to do about it, printed on a line of its own; where nothing better is known, `advice` is.
 
     None of the fields may hold a secret; callers redact before they raise.
     """
 
     code: ClassVar[str] = "INTERNAL"
     exit_code: ClassVar[int] = 70
+    advice: ClassVar[str] = "this is a bug of imgbuild; please report it with the text above"
+    """What to do about any error of this class."""
 
     def __init__(
         self,
@@ -79,9 +81,10 @@ class ImgbuildError(Exception):
         return text
 
     def fields(self) -> dict[str, str]:
-        """The fields that are set, for `--json`; keys are those of the constructor."""
-        names = ("subject", "problem", "expected", "actual", "where", "hint")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        """The fields that are set, for `--json`; keys are those of the constructor. There is always a hint."""
+        names = ("subject", "problem", "expected", "actual", "where")
+        found = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {**found, "hint": self.hint or self.advice}
 
 
 class UsageError(ImgbuildError):
@@ -89,6 +92,7 @@ class UsageError(ImgbuildError):
 
     code = "USAGE"
     exit_code = 2
+    advice = "see `imgbuild --help`"
 
 
 class InputError(ImgbuildError):
@@ -96,6 +100,7 @@ class InputError(ImgbuildError):
 
     code = "INPUT_INVALID"
     exit_code = 3
+    advice = "correct it in the repository, and run it again"
 
 
 class DocumentError(InputError):
@@ -105,6 +110,7 @@ class DocumentError(InputError):
     """
 
     code = "DOCUMENT_INVALID"
+    advice = "correct it there; `imgbuild schema` prints what each document may have"
 
     def __init__(self, subject: str, problems: tuple[str, ...], *, hint: str | None = None) -> None:
         super().__init__(subject, "; ".join(problems), hint=hint)
@@ -115,30 +121,35 @@ class LockVersionError(DocumentError):
     """The document was written for a version of the format that this program does not know."""
 
     code = "LOCK_VERSION"
+    advice = "use the imgbuild release that wrote it, or make it again with this one"
 
 
 class LockStaleError(InputError):
     """The lock was made from other inputs than those in the repository now."""
 
     code = "LOCK_STALE"
+    advice = "run `imgbuild lock` and review the difference, or take the change back"
 
 
 class UnpinnedError(InputError):
     """A movable name stands where only a digest or a commit may."""
 
     code = "UNPINNED"
+    advice = "name a digest or a full commit id, or run `imgbuild lock` to pin it"
 
 
 class PatchError(InputError):
     """A unified diff does not apply exactly, changes nothing, or leaves its list of files."""
 
     code = "PATCH_REFUSED"
+    advice = "make the patch anew against the file as the steps before it leave it, and run `imgbuild lock`"
 
 
 class StepError(InputError):
     """A step found another situation in the tree than the one it declares."""
 
     code = "STEP_REFUSED"
+    advice = "correct the step, or see with `imgbuild lock --update base` whether the base moved"
 
 
 class IntegrityError(ImgbuildError):
@@ -146,6 +157,7 @@ class IntegrityError(ImgbuildError):
 
     code = "INTEGRITY"
     exit_code = 4
+    advice = "get the bytes again from where they come from; if they stay so, do not use them"
 
 
 class DigestMismatchError(IntegrityError):
@@ -170,6 +182,10 @@ class FactMismatchError(IntegrityError):
     """A fact in the lock differs from what the verified bytes say."""
 
     code = "FACT_MISMATCH"
+    advice = (
+        "was the lock edited? take that back; if the change is meant, run `imgbuild lock` and review "
+        "the difference"
+    )
 
 
 class AvailabilityError(ImgbuildError):
@@ -177,30 +193,35 @@ class AvailabilityError(ImgbuildError):
 
     code = "UNAVAILABLE"
     exit_code = 5
+    advice = "see that it can be reached from here, and run it again"
 
 
 class OfflineMissError(AvailabilityError):
     """Content is needed and not here, and `--offline` forbids fetching it."""
 
     code = "OFFLINE_MISS"
+    advice = "run it once without --offline"
 
 
 class MissingError(AvailabilityError):
     """Content is in none of the places where it may be."""
 
     code = "MISSING"
+    advice = "fetch or make it again, and see that --store and --cache name the right folders"
 
 
 class ToolError(AvailabilityError):
     """A program outside (pip, git, a compiler) is absent or failed."""
 
     code = "TOOL_FAILED"
+    advice = "install it, or see what it says when it is run by itself"
 
 
 class StorageError(AvailabilityError):
     """The disk is full, read-only or not permitted."""
 
     code = "STORAGE"
+    advice = "free some space or correct the permissions, and run it again"
 
 
 class VerificationError(ImgbuildError):
@@ -208,6 +229,7 @@ class VerificationError(ImgbuildError):
 
     code = "NOT_VERIFIED"
     exit_code = 1
+    advice = "read the findings: each says what was expected and what is there"
 
 
 class InternalError(ImgbuildError):

@@ -1,8 +1,9 @@
 """Strict JSON in, canonical JSON out.
 
-Strict: UTF-8 without a byte order mark, no duplicate keys, no NaN or infinities, integers within 2^53, bounded bytes
-and depth, nothing after the value (RFC 8259; the interoperable subset of RFC 7493). Canonical: keys sorted, two-space
-indent, trailing newline, so that the same value is the same bytes and diffs are small.
+Strict: UTF-8 without a byte order mark, no lone surrogates, no duplicate keys, no NaN or infinities, integers within
+2^53, no number that would be written again otherwise, bounded bytes and depth, nothing after the value (RFC 8259; the
+interoperable subset of RFC 7493). Canonical: keys sorted, two-space indent, trailing newline, so that the same value is
+the same bytes and diffs are small.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import DocumentError
 
-_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Possessive, and with the closing quote optional: so a string without an end takes linear time, too.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_INT = 2**53
 _MAX_DIGITS = 20
 
@@ -32,21 +35,26 @@ def loads(
     if _depth(data) > max_depth:
         raise DocumentError(subject, (f"is nested more than {max_depth} levels deep",))
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_unique,
             parse_constant=_constant,
             parse_int=_integer,
             parse_float=_float,
         )
+        if _SURROGATE_ESCAPE.search(data):
+            compact(value)
+    except UnicodeEncodeError as error:
+        raise DocumentError(subject, ("has half of a surrogate pair, which is no character",)) from error
     except UnicodeDecodeError as error:
         raise DocumentError(subject, (f"is not UTF-8 at byte {error.start}",)) from error
     except (ValueError, RecursionError) as error:
         raise DocumentError(subject, (f"is not JSON that we accept: {error}",)) from error
+    return value
 
 
 def dumps(value: Any) -> bytes:
-    """Encode canonically. Floats are refused: no document of ours has one."""
+    """Encode canonically. NaN and infinities are a `ValueError`; no document of ours has a float at all."""
     return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode("utf-8")
 
 
@@ -87,6 +95,8 @@ def _constant(name: str) -> Any:
 def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS or abs(value := int(text)) > _MAX_INT:
         raise ValueError(f"the integer {text[:_MAX_DIGITS]} is beyond 2^53")
+    if text == "-0":
+        raise ValueError("the number -0 cannot be kept exactly")
     return value
 
 

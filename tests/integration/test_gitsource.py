@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from imgbuild.adapters import gitsource
+from imgbuild.adapters import gitobjects, gitprocess, gitsource, gittree, giturl
 from imgbuild.adapters.gitsource import GitRepository, GitTree, content_digest
 from imgbuild.config import DEFAULT_LIMITS, Limits
 from imgbuild.digest import Digest
@@ -301,7 +301,7 @@ def test_only_one_commit_is_fetched(tmp_path: Path, work: Work, repository: GitR
 def test_a_server_that_serves_only_refs_gives_its_whole_history(
     work: Work, repository: GitRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gitsource, "_OPTIONS", (*gitsource._OPTIONS, "protocol.version=0"))
+    monkeypatch.setattr(gitprocess, "_OPTIONS", (*gitprocess._OPTIONS, "protocol.version=0"))
     first = work.commit(a="1")
     tip = work.commit(a="2")
     source = str(work.folder)
@@ -454,7 +454,8 @@ def test_a_ref_with_another_meaning_is_refused(repository: GitRepository, ref: s
 def test_a_url_that_git_could_understand_otherwise_is_refused_before_git_runs(
     repository: GitRepository, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gitsource, "_start", lambda *_, **__: pytest.fail("git was started"))
+    for module in (gitprocess, gitobjects):
+        monkeypatch.setattr(module, "start", lambda *_, **__: pytest.fail("git was started"))
     for call in (lambda: repository.resolve(url, "main"), lambda: repository.fetch(url, "a" * 40)):
         with pytest.raises(InputError):
             call()
@@ -470,7 +471,7 @@ def test_credentials_are_refused_and_never_repeated(repository: GitRepository, u
 
 
 def test_what_git_says_is_escaped_bounded_and_without_credentials() -> None:
-    said = gitsource._printable(b"see https://u:canary@h/x \x1b[31m\r\n::error::\xe2\x80\xae \xff" + b"x" * 1_000, 600)
+    said = giturl.shown(b"see https://u:canary@h/x \x1b[31m\r\n::error::\xe2\x80\xae \xff" + b"x" * 1_000, 600)
     assert "canary" not in said
     assert said.isprintable()
     assert len(said) <= 601
@@ -591,9 +592,9 @@ def test_git_cannot_ask_or_use_another_transport(work: Work, tmp_path: Path, mon
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("CANARY_TOKEN", "canary")
-    source = gitsource._Source(url=REMOTE, name=REMOTE, protocol="https")
+    source = giturl.Source(url=REMOTE, name=REMOTE, protocol="https")
     with pytest.raises(ToolError, match="status 3"):
-        gitsource._Runner(tmp_path, source, 30).run("fetch", "x")
+        gitprocess.Runner(tmp_path, source, 30).run("fetch", "x")
     for row in (tmp_path / "env").read_text().split("\0"):
         name, _, value = row.partition("=")
         seen[name] = value
@@ -615,7 +616,7 @@ def test_a_command_that_hangs_or_floods_is_killed_with_its_children(
     folder.mkdir()
     fake = folder / "git"
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    source = gitsource._Source(url=REMOTE, name=REMOTE, protocol="https")
+    source = giturl.Source(url=REMOTE, name=REMOTE, protocol="https")
     for script, problem in (
         ("sleep 300 & sleep 300", "did not end within 0.3 seconds"),
         ("while :; do printf '%05000d' 1; done", "wrote more than"),
@@ -624,7 +625,7 @@ def test_a_command_that_hangs_or_floods_is_killed_with_its_children(
         fake.write_text(f"#!/bin/sh\n{script}\n")
         fake.chmod(0o755)
         with pytest.raises(ToolError, match=problem):
-            gitsource._Runner(tmp_path, source, 0.3 if "wrote" not in problem else 20).run("fetch", "x")
+            gitprocess.Runner(tmp_path, source, 0.3 if "wrote" not in problem else 20).run("fetch", "x")
     assert (
         "sleep"
         not in subprocess.run(
@@ -639,14 +640,14 @@ def test_a_fetch_that_writes_too_much_is_stopped(
     pack = tmp_path / "cache" / "objects" / "pack"
     pack.mkdir(parents=True)
     (pack / "tmp_pack_x").write_bytes(b"x" * 2_000)
-    monkeypatch.setattr(gitsource, "MAX_FETCH_BYTES", 1_000)
+    monkeypatch.setattr(gitprocess, "MAX_FETCH_BYTES", 1_000)
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "git").write_text("#!/bin/sh\nsleep 300\n")
     (folder / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     with pytest.raises(ToolError, match="received more than"):
-        gitsource._Runner(tmp_path / "cache", gitsource._Source(url=REMOTE, name=REMOTE, protocol="https"), 30).run("x")
+        gitprocess.Runner(tmp_path / "cache", giturl.Source(url=REMOTE, name=REMOTE, protocol="https"), 30).run("x")
 
 
 class Backend(http.server.BaseHTTPRequestHandler):
@@ -791,7 +792,7 @@ def test_the_tree_parser_accepts_only_what_it_would_write_itself(rows: list[tupl
     data = b"".join(mode + b" " + name + b"\0" + b"i" * 20 for mode, name in rows)
     for raw in (data, data[:-1], data + b"x"):
         try:
-            found = list(gitsource._tree_entries(raw, b"", 40, "test", DEFAULT_LIMITS))
+            found = list(gittree.tree_entries(raw, b"", 40, "test", DEFAULT_LIMITS))
         except ArchiveError:
             continue
         assert b"".join(b"%o %s\0%s" % (e.mode, e.path, bytes.fromhex(e.item)) for e in found) == raw
@@ -803,7 +804,7 @@ def test_the_tree_parser_accepts_only_what_it_would_write_itself(rows: list[tupl
 )
 def test_a_tree_that_git_itself_would_not_transport_is_refused(data: bytes) -> None:
     with pytest.raises(ArchiveError):
-        list(gitsource._tree_entries(data, b"", 40, "test", DEFAULT_LIMITS))
+        list(gittree.tree_entries(data, b"", 40, "test", DEFAULT_LIMITS))
 
 
 def test_a_git_bomb_is_refused(work: Work, tmp_path: Path) -> None:
@@ -829,7 +830,7 @@ def test_limits_on_bytes_depth_and_link_targets_hold(
     for limits in (Limits(path_bytes=59), Limits(path_depth=2)):
         with pytest.raises(ArchiveError):
             GitRepository(tmp_path / "cache", allow_local=True, limits=limits).fetch(source, commit)
-    monkeypatch.setattr(gitsource, "MAX_TOTAL_BYTES", 160)
+    monkeypatch.setattr(gittree, "MAX_TOTAL_BYTES", 160)
     with pytest.raises(ArchiveError, match="too big"):
         GitRepository(tmp_path / "cache", allow_local=True).fetch(source, commit)
 

@@ -7,24 +7,27 @@ import shutil
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from imgbuild.adapters.cache import Cache, default_folder
 from imgbuild.adapters.store import Store
 from imgbuild.content.loader import Linker
+from imgbuild.errors import ToolError
 from imgbuild.ledger import Ledger
 from imgbuild.model.lockfile import LockedBase
 from imgbuild.model.oci import Family
+from imgbuild.steps import sources
 from imgbuild.steps.base import open_base
 from imgbuild.steps.context import Context
 from imgbuild.steps.view import View
 
-from tests.standin import layers, make, native, pins
+from tests.standin import compiled, layers, make, pins
 from tests.standin.stack import EPOCH
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from imgbuild.content.tree import Node
 
 pytestmark = pytest.mark.mini
@@ -156,6 +159,20 @@ def test_another_digest_than_the_recorded_one_is_refused_and_gets_no_tag(
     assert Store(tmp_path / "s", ledger=Ledger()).resolve("standin-base").digest == good
 
 
+@pytest.mark.parametrize("host", ["linux-x86_64", "linux-aarch64", "macos-x86_64", "macos-arm64"])
+def test_each_kind_of_host_has_a_compiler(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "host_key", lambda: host)
+    system, _, machine = host.replace("macos", "macosx").partition("-")
+    assert pins.zig().filename.endswith(f"_{machine}.whl")
+    assert system in pins.zig().filename
+
+
+def test_a_host_without_a_compiler_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "host_key", lambda: "plan9-vax")
+    with pytest.raises(ToolError, match="plan9-vax"):
+        pins.zig()
+
+
 def test_offline_without_the_parts_is_exit_code_5(tmp_path: Path) -> None:
     result = run("--store", str(tmp_path / "s"), "--cache", str(tmp_path / "none"), "--offline")
     assert result.returncode == 5
@@ -272,7 +289,7 @@ def test_consumers_find_nccl_in_site_packages_by_rpath_and_by_runpath(view: View
     }
     torch = at(view, f"{layers.SITE}/torch/lib/libtorch_cuda.so").elf
     assert torch is not None
-    assert (torch.rpath, torch.runpath) == (tuple(native.TORCH_RPATH.split(":")), ())
+    assert (torch.rpath, torch.runpath) == (tuple(compiled.TORCH_RPATH.split(":")), ())
 
 
 def test_all_symbols_that_consumers_import_are_exported_by_the_real_nccl_and_not_all_by_the_system_one(

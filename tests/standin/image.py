@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SGLANG_COMMIT = "e087e662ba1ac4ef7747537e2a9141085efd4561"
 """The label of the real base; the sources here are those of a release instead."""
+_BLOCK = 512
 _PATH = "/opt/sglang/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SETTINGS: dict[str, Any] = {
     "Env": [f"PATH={_PATH}", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"],
@@ -43,20 +44,22 @@ _UNKNOWN = {"purpose": "a field that no specification knows and that must surviv
 
 def write_layers(store: Store, layers: Iterable[Layer], *, progress: Progress) -> list[LayerResult]:
     """Write each layer as a blob of the store."""
-    written = []
-    for index, layer in enumerate(layers):
-        size = sum(change.content.size for change in layer.changes if change.content is not None)
-        label = f"layer {index}: {layer.created_by.removeprefix('standin: ')}"
-        with progress.task(label, size) as task, store.pending() as pending:
+    return [_write_layer(store, layer, index, progress) for index, layer in enumerate(layers)]
 
-            def sink(data: bytes) -> None:
-                pending.write(data)  # noqa: B023 - used up before the next turn
-                task.advance(len(data))  # noqa: B023
 
-            result = write_layer(layer.changes, sink, epoch=EPOCH)
-            store.commit(pending, result.digest, result.size)
-        written.append(result)
-    return written
+def _write_layer(store: Store, layer: Layer, index: int, progress: Progress) -> LayerResult:
+    contents = [change.content.size for change in layer.changes if change.content is not None]
+    size = sum(contents) + _BLOCK * (len(layer.changes) + len(contents) // 2)  # headers, and padding by half a block
+    label = f"layer {index}: {layer.created_by.removeprefix('standin: ')}"
+    with progress.task(label, size) as task, store.pending() as pending:
+
+        def sink(data: bytes) -> None:
+            pending.write(data)
+            task.advance(len(data))
+
+        result = write_layer(layer.changes, sink, epoch=EPOCH)
+        store.commit(pending, result.digest, result.size)
+    return result
 
 
 def write_image(store: Store, layers: Iterable[Layer], written: list[LayerResult], family: Family) -> Descriptor:

@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         if not options.accept:
             raise FactMismatchError(
                 "the stand-in base", "came out with another manifest digest", expected=wanted, actual=made.digest,
-                where=str(pins.PINS), hint="if the change is meant, run it again with --accept and review the difference",
+                where=str(pins.PINS), hint="if the change is meant, run it again with --accept",
             )  # fmt: skip
         pins.accept(options.family, made.digest)
     store.tag(tag, made)
@@ -113,11 +113,11 @@ def _context(options: argparse.Namespace, store: Store) -> Context:
 def _make(context: Context, family: Family) -> tuple[Descriptor, list[tuple[Layer, LayerResult]]]:
     from imgbuild.steps.sources import fetch_wheel
 
-    from tests.standin import image, layers, native
+    from tests.standin import compiled, image, layers
 
     context.cache.path(pins.wheel("nccl").digest).parent.mkdir(parents=True, exist_ok=True)
     paths = {name: fetch_wheel(context, pins.wheel(name)) for name in ("nccl", "sglang")}
-    parts = native.compile_parts(context, pins.zig())
+    parts = compiled.compile_parts(context, pins.zig())
     with (
         layers.open_wheel(paths["nccl"], subject=pins.wheel("nccl").filename) as nccl,
         layers.open_wheel(paths["sglang"], subject=pins.wheel("sglang").filename) as sglang,

@@ -25,12 +25,12 @@ ID_LIKE=debian
 UBUNTU_CODENAME=noble
 LOGO=ubuntu-logo
 """
-_PASSWD = """\
+_ACCOUNTS = """\
 root:x:0:0:root:/root:/bin/bash
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 """
-_GROUP = """\
+_GROUPS = """\
 root:x:0:
 daemon:x:1:
 shadow:x:42:
@@ -38,8 +38,8 @@ nogroup:x:65534:
 """
 _TEXT = {
     "usr/lib/os-release": OS_RELEASE,
-    "etc/passwd": _PASSWD,
-    "etc/group": _GROUP,
+    "etc/passwd": _ACCOUNTS,
+    "etc/group": _GROUPS,
     "etc/hostname": "standin\n",
     "etc/motd": "This is the stand-in base, layer 0.\n",
     "etc/ld.so.conf": "include /etc/ld.so.conf.d/*.conf\n",

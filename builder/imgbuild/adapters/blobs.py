@@ -63,9 +63,13 @@ class BlobFolder:
                 raise
 
     def read(self, digest: Digest, *, subject: str, max_bytes: int, size: int | None = None) -> bytes:
-        """A whole small blob, checked; at most `max_bytes`."""
+        """A whole small blob, checked; at most `max_bytes`. With `size`, one more byte is damage, as another one is."""
+        if size is not None and size > max_bytes:
+            raise LayoutError(subject, "is too long", expected=f"at most {max_bytes} bytes", actual=f"{size} bytes")
         with self.open(digest, subject=subject) as stream:
-            data = b"".join(_bounded(stream, max_bytes if size is None else min(size, max_bytes), subject))
+            data = b"".join(_bounded(stream, max_bytes if size is None else size))
+        if size is None and len(data) > max_bytes:
+            raise LayoutError(subject, "is too long", expected=f"at most {max_bytes} bytes")
         hasher = digest.hasher()
         hasher.update(data)
         if hasher.hexdigest() != digest.encoded or (size is not None and size != len(data)):
@@ -73,7 +77,7 @@ class BlobFolder:
             raise DigestMismatchError(
                 subject,
                 "does not have its digest",
-                expected=digest,
+                expected=digest if size is None else f"{digest} ({size} bytes)",
                 actual=f"{digest.algorithm}:{hasher.hexdigest()} ({len(data)} bytes)",
                 hint=self._hint(),
             )
@@ -109,7 +113,7 @@ class BlobFolder:
     def _hint(self) -> str:
         if self.repair:
             return "the damaged copy was removed; run it again to make or fetch it anew"
-        return "the copy on disk is damaged; `imgbuild build` makes it anew"
+        return "the copy on disk is damaged; `imgbuild build` makes what it built anew, a base must be put there again"
 
 
 class _Counting:
@@ -118,19 +122,18 @@ class _Counting:
         self._folder = folder
 
     def read(self, size: int, /) -> bytes:
-        with storage_errors(self._folder.root):
+        with storage_errors(self._folder.root, "read"):
             data = self._file.read(size)
         self._folder.ledger.read(self._folder.place, len(data))
         return data
 
 
-def _bounded(stream: Readable, limit: int, subject: str) -> Iterator[bytes]:
+def _bounded(stream: Readable, limit: int) -> Iterator[bytes]:
+    """One byte more than the limit, if there are so many, so that it can be told."""
     left = limit + 1
     while left and (data := stream.read(min(left, 1 << 20))):
         left -= len(data)
         yield data
-    if not left:
-        raise LayoutError(subject, "is too long", expected=f"at most {limit} bytes")
 
 
 def _through(pieces: Iterable[bytes], pending: PendingFile) -> Iterator[bytes]:

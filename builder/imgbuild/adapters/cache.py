@@ -48,16 +48,23 @@ class Cache(BlobFolder):
         The file's name holds its digest, so that a damaged one is found out and dropped.
         """
         for path in sorted(self._inventories.glob(f"{diff_id.encoded}.*")):
-            raw = path.read_bytes() if path.stat().st_size <= _INVENTORY_BYTES else b""
+            try:
+                raw = path.read_bytes() if path.stat().st_size <= _INVENTORY_BYTES else b""
+            except OSError:
+                # Another process found it damaged and removed it, or it cannot be read: the layer can.
+                continue
             digest = Digest.of(raw)
             self.ledger.read(self.place, len(raw))
             if path.suffix[1:] != digest.encoded:
                 remove(path)
             elif expected in {None, digest}:
                 try:
-                    return Inventory.load(raw, subject=str(path)), digest
+                    inventory = Inventory.load(raw, subject=str(path))
                 except DocumentError:
-                    remove(path)
+                    inventory = None
+                if inventory is not None and inventory.diff_id == diff_id:
+                    return inventory, digest
+                remove(path)
         return None
 
     def keep_inventory(self, inventory: Inventory) -> Digest:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Self, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from imgbuild.errors import StorageError
 
@@ -23,18 +23,28 @@ if TYPE_CHECKING:
 _MODE = 0o644
 _SPOOL_BYTES = 16 * 1024 * 1024
 """bytes of a spooled file that stay in memory."""
+_PENDING = ".pending-"
+_SWEPT: set[Path] = set()
+"""Folders in which this process has looked for what killed ones left."""
 _POLL_SECONDS = 0.05
 """seconds between two tries to get a lock that has a time limit."""
 
 
 class PendingFile:
-    """A file that has no name yet. `commit` gives it one; without it nothing is left."""
+    """A file that has no name yet. `commit` gives it one; without it nothing is left.
+
+    Its writer holds a lock on it, so that `sweep` can tell it from what a killed process left. The first one that a
+    process opens in a folder sweeps that folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         with storage_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._fd, self._path = tempfile.mkstemp(prefix=".pending-", dir=folder)
+            if folder not in _SWEPT:
+                _SWEPT.add(folder)
+                sweep(folder)
+            self._fd, self._path = _locked_file(folder)
 
     def write(self, data: bytes) -> None:
         """Append bytes; a full disk is a `StorageError`."""
@@ -57,7 +67,9 @@ class PendingFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        # What close could still say, fsync has said: a file that was not synced has no name.
+        with contextlib.suppress(OSError):
+            os.close(self._fd)
         if self._path:
             with contextlib.suppress(OSError):
                 os.unlink(self._path)
@@ -74,7 +86,31 @@ def spool(folder: Path) -> BinaryIO:
     """An anonymous temporary file below `folder`, gone when it is closed."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        return cast("BinaryIO", tempfile.SpooledTemporaryFile(max_size=_SPOOL_BYTES, dir=str(folder)))
+        return cast("BinaryIO", _Spool(folder))
+
+
+class _Spool(tempfile.SpooledTemporaryFile[bytes]):
+    """Its buffer meets a full disk in any of these calls."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(max_size=_SPOOL_BYTES, dir=str(folder))
+        self._folder = folder
+
+    def write(self, data: Any, /) -> int:
+        with storage_errors(self._folder):
+            return super().write(data)
+
+    def seek(self, *where: int) -> int:
+        with storage_errors(self._folder):
+            return super().seek(*where)
+
+    def read(self, size: int = -1, /) -> bytes:
+        with storage_errors(self._folder):
+            return super().read(size)
+
+    def __exit__(self, *_: object) -> None:
+        with storage_errors(self._folder):
+            self.close()
 
 
 def move(source: Path, target: Path) -> None:
@@ -92,9 +128,18 @@ def remove(target: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what interrupted runs left; only while holding the folder's lock."""
-    for path in folder.glob(".pending-*"):
-        remove(path)
+    """Remove the pending files of processes that were killed; those that somebody writes are locked, and stay.
+
+    As much as can be: what another user left in a shared folder may have to stay too.
+    """
+    for path in folder.glob(f"{_PENDING}*"):
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(fd)
 
 
 def make_folder(folder: Path) -> None:
@@ -140,7 +185,10 @@ def extract_file(target: Path, pieces: Iterable[bytes], mode: int = _MODE) -> No
 
 
 def move_folder(source: Path, target: Path) -> None:
-    """Give a finished folder its final name, unless one is there: then another process was first, and its is kept."""
+    """Give a finished folder its final name, unless one is there: then another process was first, and its is kept.
+
+    The files inside are not synced here: after a power failure the folder can be incomplete.
+    """
     with storage_errors(target):
         try:
             os.rename(source, target)
@@ -169,7 +217,8 @@ def exclusive(path: Path, *, seconds: float | None = None) -> Iterator[None]:
 
 def _lock(fd: int, path: Path, seconds: float | None) -> None:
     if seconds is None:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        with storage_errors(path):
+            fcntl.flock(fd, fcntl.LOCK_EX)
         return
     deadline = time.monotonic() + seconds
     while True:
@@ -186,19 +235,29 @@ def _lock(fd: int, path: Path, seconds: float | None) -> None:
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turn an `OSError` of writing into a `StorageError` that says what to do."""
+def storage_errors(path: Path, done: str = "written") -> Iterator[None]:
+    """Turn an `OSError` into a `StorageError` that says what cannot be `done` with the path, and what to do."""
     try:
         yield
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
         raise StorageError(
             str(path),
-            "cannot be written: the disk is full" if full else f"cannot be written: {error.strerror}",
+            f"cannot be {done}: {'the disk is full' if full else error.strerror}",
             hint="free some space, or choose another place with --store or IMGBUILD_CACHE, and run it again"
             if full
             else "check the permissions of that folder",
         ) from error
+
+
+def _locked_file(folder: Path) -> tuple[int, str]:
+    while True:
+        fd, path = tempfile.mkstemp(prefix=_PENDING, dir=folder)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd, path
+        # Somebody swept between the two calls.
+        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:

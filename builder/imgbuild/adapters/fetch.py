@@ -99,7 +99,10 @@ def download_wheel(pin: WheelPin, target: Path, *, offline: bool, progress: Prog
     """
     if offline:
         raise OfflineMissError(
-            pin.filename, "is needed and --offline forbids fetching it", hint="run once without --offline"
+            pin.filename,
+            "is needed and --offline forbids fetching it",
+            expected=pin.digest,
+            actual="not in the cache",
         )
     limit = WHEEL_BYTES if pin.size is None else pin.size
     with work_folder(target.parent, prefix=".fetch-") as work, progress.task(f"fetch {pin.filename}", pin.size) as task:

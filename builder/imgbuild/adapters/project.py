@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, InputError, UsageError
+from imgbuild.errors import DocumentError, InputError, LockVersionError, UsageError
 from imgbuild.model.image import ImageDefinition, parse_image
 from imgbuild.model.layer import File, LayerDefinition, Patch, parse_layer
 from imgbuild.model.lockfile import Input, Lock, digest_of_inputs, parse_lock
@@ -92,7 +92,15 @@ class Project:
     def lock(self, image: str) -> Lock | None:
         """The lock of an image, or None if it has none yet."""
         path = self.lock_path(image)
-        return parse_lock(self._read(path), subject=f"locks/{path.name}") if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            return parse_lock(self._read(path), subject=f"locks/{path.name}")
+        except LockVersionError:
+            raise
+        except DocumentError as error:
+            error.hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {image}`"
+            raise
 
     def _layer(self, name: str, inputs: list[Input]) -> LayerInput:
         folder = self.root / "layers" / name
@@ -115,9 +123,15 @@ class Project:
             # A link would make the input depend on what is outside of the repository.
             if not path.resolve(strict=True).is_relative_to(self.root.resolve()):
                 raise InputError(str(shown), "is a link that leaves the repository")
+            # Reading a pipe or a device would wait for ever, or never end.
+            if not path.is_file():
+                raise InputError(str(shown), "is not a regular file")
             if path.stat().st_size > _FILE_BYTES:
                 raise InputError(str(shown), "is too large", expected=f"at most {_FILE_BYTES} bytes")
             return path.read_bytes()
+        except RuntimeError as error:
+            # Python before 3.13 says so of links that lead in a circle.
+            raise InputError(str(shown), "is a link that leads in a circle", where=str(self.root)) from error
         except OSError as error:
             raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
 
 _VERSION = {"imageLayoutVersion": "1.0.0"}
+_EMPTY_INDEX = {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": []}
 
 
 class Store(BlobFolder):
@@ -38,22 +39,24 @@ class Store(BlobFolder):
         if marker.exists():
             self._check_version()
             return
-        if self.root.exists() and any(self.root.iterdir()) and not (self.root / "blobs").is_dir():
+        # The lock comes first, so a folder that has it was begun by us, perhaps a moment ago by another process.
+        begun = self._lock.exists() or (self.root / "blobs").is_dir()
+        if not begun and self.root.exists() and any(self.root.iterdir()):
             raise LayoutError(
                 str(self.root), "is neither empty nor an OCI image layout", hint="choose another folder with --store"
             )
         with exclusive(self._lock):
             sweep(self.root / "blobs" / "sha256")
             if not (self.root / "index.json").exists():
-                write_file(self.root / "index.json", jsontext.compact(_index([])))
+                write_file(self.root / "index.json", jsontext.compact(_EMPTY_INDEX))
             write_file(marker, jsontext.compact(_VERSION))
 
     def tags(self) -> dict[str, Descriptor]:
         """All names in the layout."""
         found = {}
-        for entry in self._entries():
-            name = (entry.get("annotations") or {}).get(REF_NAME)
-            if isinstance(name, str):
+        for entry in self._index()["manifests"]:
+            name = _name(entry)
+            if name is not None:
                 found[name] = Descriptor.parse(entry, subject=f"{self.root}/index.json, {name}")
         return found
 
@@ -72,10 +75,10 @@ class Store(BlobFolder):
     def tag(self, name: str, descriptor: Descriptor) -> None:
         """Point a tag at a manifest, in one atomic step, keeping what others wrote (case C59)."""
         with exclusive(self._lock):
-            entries = [entry for entry in self._entries() if (entry.get("annotations") or {}).get(REF_NAME) != name]
+            index = self._index()
+            entries = [entry for entry in index["manifests"] if _name(entry) != name]
             entries.append({**descriptor.as_dict(), "annotations": {REF_NAME: name}})
-            entries.sort(key=lambda entry: str((entry.get("annotations") or {}).get(REF_NAME, "")))
-            write_file(self.root / "index.json", jsontext.compact(_index(entries)))
+            write_file(self.root / "index.json", jsontext.compact({**index, "manifests": entries}))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """Read and check a manifest."""
@@ -112,21 +115,25 @@ class Store(BlobFolder):
         if not isinstance(value, dict) or value.get("imageLayoutVersion") != _VERSION["imageLayoutVersion"]:
             raise LayoutError(f"{self.root}/oci-layout", "is of another version", expected="1.0.0", actual=value)
 
-    def _entries(self) -> list[dict[str, Any]]:
-        if not (self.root / "index.json").exists():
+    def _index(self) -> dict[str, Any]:
+        if not (self.root / "index.json").exists() or not (self.root / "oci-layout").exists():
             raise MissingError(
                 str(self.root), "is not an OCI image layout", hint="make the base first (`make base`), or give --store"
             )
+        self._check_version()
         value = self._json("index.json")
         entries = value.get("manifests") if isinstance(value, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise LayoutError(f"{self.root}/index.json", "has no list of manifests")
-        return entries
+        assert isinstance(value, dict)  # noqa: S101 - it has a list
+        return value
 
     def _json(self, name: str) -> Any:
         path = self.root / name
         try:
-            return jsontext.loads(path.read_bytes(), subject=str(path), max_bytes=DEFAULT_LIMITS.manifest_bytes)
+            with path.open("rb") as file:
+                raw = file.read(DEFAULT_LIMITS.manifest_bytes + 1)
+            return jsontext.loads(raw, subject=str(path), max_bytes=DEFAULT_LIMITS.manifest_bytes)
         except DocumentError as error:
             raise LayoutError(str(path), error.problem) from error
         except OSError as error:
@@ -183,5 +190,7 @@ class StagedStore(Store):
         return sorted(self._staging.root.glob("blobs/*/[0-9a-f]*"))
 
 
-def _index(entries: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": entries}
+def _name(entry: dict[str, Any]) -> str | None:
+    annotations = entry.get("annotations")
+    name = annotations.get(REF_NAME) if isinstance(annotations, dict) else None
+    return name if isinstance(name, str) else None

@@ -197,7 +197,7 @@ def error_body(error: ImgbuildError) -> ErrorBody:
         expected=error.expected,
         actual=error.actual,
         where=error.where,
-        hint=error.hint,
+        hint=error.hint or error.advice,
     )
 
 

@@ -46,7 +46,8 @@ class Settings:
         ledger = Ledger()
         root = self.store or project.root / ".imgbuild" / "store"
         store = (StagedStore if staged else Store)(root.absolute(), ledger=ledger)
-        store.repair = staged
+        # What refuses leaves the store as it was: a damaged blob may be all that is left of a base.
+        store.repair = False
         cache = Cache((self.cache or default_folder()).absolute(), ledger=ledger)
         return Context(
             root=project.root, store=store, cache=cache, ledger=ledger, offline=self.offline, progress=Bars(self.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING, Any, Self
 
@@ -13,8 +14,6 @@ from imgbuild.model.decode import builtins
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-    import rich.progress
 
     from imgbuild.errors import ImgbuildError
     from imgbuild.ledger import Ledger
@@ -61,7 +60,6 @@ class Bars:
 
     def __init__(self, output: Output) -> None:
         self._output = output
-        self._progress: rich.progress.Progress | None = None
 
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:
         """Open a bar."""
@@ -99,14 +97,19 @@ class _Bar:
             transient=True,
         )
         self._task = self._progress.add_task(clean(label), total=total)
+        # What is done at once shows nothing: a bar that flashes is noise.
+        self._timer = threading.Timer(_DELAY, self._progress.start)
+        self._timer.daemon = True
 
     def __enter__(self) -> Self:
-        self._progress.start()
+        self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        self._timer.cancel()
+        self._timer.join()
         self._progress.stop()
 
     def advance(self, count: int, /) -> None:
@@ -120,6 +123,11 @@ def clean(text: str) -> str:
         character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def one_line(text: str) -> str:
+    """The same for a text that must not look like two: a name from outside could imitate a line of ours."""
+    return clean(text).replace("\n", "\\n")
 
 
 def amount(count: int) -> str:
@@ -172,9 +180,8 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
 
         document = ErrorDocument(schema="imgbuild/error/v1", tool=TOOL, error=error_body(error))
         click.echo(jsontext.dumps(builtins(document)), nl=False)
-    click.echo(clean(f"error[{error.code}]: {error}"), err=True)
-    if error.hint:
-        click.echo(clean(f"  hint: {error.hint}"), err=True)
+    click.echo(one_line(f"error[{error.code}]: {error}"), err=True)
+    click.echo(one_line(f"  hint: {error.hint or error.advice}"), err=True)
     return error.exit_code
 
 

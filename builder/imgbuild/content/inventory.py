@@ -29,13 +29,15 @@ SCHEMA = "imgbuild/inventory/v1"
 SYMBOL_FAMILIES = ("nccl", "pnccl")
 """Prefixes of the dynamic symbols that an inventory keeps; a whole CUDA image has millions of others."""
 
+_MAGIC_BYTES = 4
+"""bytes that `is_elf` looks at."""
 _CAPTURED_NAMES = (
     b"/RECORD",
     b"/METADATA",
     b"/INSTALLER",
     b"/WHEEL",
 )
-_CAPTURED_PATHS = (b"etc/ld.so.conf", b"etc/ld.so.preload", b"var/lib/dpkg/status", b"etc/os-release")
+_CAPTURED_PATHS = (b"etc/ld.so.conf", b"etc/ld.so.preload", b"var/lib/dpkg/status", b"usr/lib/os-release")
 
 
 class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -120,7 +122,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         try:
             header = msgspec.json.decode(head, type=_Header)
             entries = tuple(msgspec.json.Decoder(Entry).decode_lines(rest))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DocumentError(subject, (f"is not an inventory: {error}",)) from error
         if header.schema != SCHEMA or header.entries != len(entries):
             raise DocumentError(
@@ -236,6 +238,9 @@ class _Scanner:
     def _file(self, entry: TarEntry) -> dict[str, object]:
         pieces = self._reader.content()
         head = next(pieces, b"")
+        # The first piece may be a single byte, by chance or to hide that a file is ELF.
+        while len(head) < _MAGIC_BYTES and (more := next(pieces, b"")):
+            head += more
         if is_elf(head):
             return self._elf(entry, head, pieces)
         hasher = hashlib.sha256(head)

@@ -8,13 +8,12 @@ differently it is refused, because such an archive shows a different tree to eac
 from __future__ import annotations
 
 import enum
-import re
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
-from zlib import adler32
 
-from imgbuild.content.paxrecords import HeaderError, seconds, show, time_in_range, xattrs
+from imgbuild.content.paxrecords import HeaderError, seconds, show, xattrs
+from imgbuild.content.tarfields import Memo, in_32_bits, is_number, number
 
 if TYPE_CHECKING:
     from imgbuild.config import Limits
@@ -28,12 +27,8 @@ _USTAR_MAGIC = b"ustar\0"
 _GNU = b"ustar  \0"
 _NO_PREFIX = bytes(155)
 _STAR_PREFIX = 131
-_ID_LIMIT = 2**32
 _PLACEHOLDERS = frozenset({0, 0o77777777777, 0o777777777777})
 """ustar sizes that only say "see the PAX size": Go and tarfile write 0, others the largest octal number."""
-_OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
-_MEMO = 4096
-"""number fields remembered; a layer has few modes, owners and times."""
 
 
 class EntryType(enum.Enum):
@@ -134,66 +129,6 @@ class Header(NamedTuple):
         return cls(*_LAYOUT.unpack_from(data, offset))
 
 
-class _Times(dict[bytes, int]):
-    def __missing__(self, field: bytes) -> int:
-        if len(self) > _MEMO:
-            self.clear()
-        self[field] = value = time_in_range(number(field))
-        return value
-
-
-class _Owners(dict[bytes, tuple[int, int, int]]):
-    def __missing__(self, field: bytes) -> tuple[int, int, int]:
-        if len(self) > _MEMO:
-            self.clear()
-        mode, uid, gid = (number(field[start : start + 8]) for start in (0, 8, 16))
-        self[field] = value = (mode & 0o7777, _in_32_bits(uid), _in_32_bits(gid))
-        return value
-
-
-class Memo:
-    """Fields that were seen before and what they say; one for each reader."""
-
-    __slots__ = ("owners", "times")
-
-    def __init__(self) -> None:
-        self.owners = _Owners()
-        self.times = _Times()
-
-
-def number(field: bytes) -> int:
-    """A number field: octal with spaces before and spaces or NULs behind, or GNU base-256; blank is 0."""
-    if field[-1] == 0 and field[:-1].isdigit():
-        try:
-            return int(field[:-1], 8)
-        except ValueError:
-            raise HeaderError(f"has a number field that is not octal: {field!r}") from None
-    if field[0] & 0x80:
-        # Big-endian two's complement behind one marker bit.
-        bits = 8 * len(field) - 1
-        value = int.from_bytes(field, "big") & ((1 << bits) - 1)
-        return value - (1 << bits) if field[0] & 0x40 else value
-    if match := _OCTAL.fullmatch(field):
-        return int(match[1] or b"0", 8)
-    raise HeaderError(f"has a number field that is neither octal nor base-256: {field!r}")
-
-
-def checksum_fits(data: bytes, offset: int, field: bytes) -> bool:
-    """Whether the checksum field of the header at an offset is its sum, the field itself counting as spaces."""
-    # adler32 from 0 is the plain sum modulo 65521, which 256 bytes cannot reach; sum() takes many times as long.
-    total = adler32(data[offset : offset + 256], 0) & 0xFFFF
-    total += adler32(data[offset + 256 : offset + 512], 0) & 0xFFFF
-    total += 8 * 32 - sum(field)
-    if field == b"%06o\0 " % total:
-        return True
-    match = _OCTAL.fullmatch(field)
-    if match is None or not match[1]:
-        return False
-    # Old tars summed signed bytes, and readers accept both ever since.
-    signed = total - 256 * sum(byte >> 7 for byte in data[offset : offset + 148] + data[offset + 156 : offset + 512])
-    return int(match[1], 8) in {total, signed}
-
-
 def name_of(header: Header) -> bytes:
     """The name that the header block itself holds: ustar prefix and name."""
     name = header.name.partition(b"\0")[0]
@@ -243,9 +178,9 @@ def _apply(extra: dict[bytes, bytes], draft: _Draft, *, link: bool) -> None:
     if link:
         draft.link = extra.get(b"linkpath") or draft.link
     if uid := extra.get(b"uid"):
-        draft.uid = _in_32_bits(int(uid))
+        draft.uid = in_32_bits(int(uid))
     if gid := extra.get(b"gid"):
-        draft.gid = _in_32_bits(int(gid))
+        draft.gid = in_32_bits(int(gid))
     if mtime := extra.get(b"mtime"):
         draft.mtime = seconds(mtime)
     if size := extra.get(b"size"):
@@ -253,14 +188,8 @@ def _apply(extra: dict[bytes, bytes], draft: _Draft, *, link: bool) -> None:
     draft.xattrs = xattrs(extra)
 
 
-def _in_32_bits(value: int) -> int:
-    if not 0 <= value < _ID_LIMIT:
-        raise HeaderError(f"has an owner or device number out of range: {value}")
-    return value
-
-
 def _device(field: bytes) -> tuple[int, int]:
-    return _in_32_bits(number(field[:8])), _in_32_bits(number(field[8:]))
+    return in_32_bits(number(field[:8])), in_32_bits(number(field[8:]))
 
 
 def _check_format(header: Header) -> None:
@@ -271,16 +200,12 @@ def _check_format(header: Header) -> None:
             raise HeaderError("has the star format with a prefix of more than 131 bytes; readers disagree about that")
     elif header.magic == _GNU:
         # GNU keeps atime and ctime here; Go before 1.8 wrote a prefix with this magic, and Go still guesses.
-        if prefix != _NO_PREFIX and not (_is_number(prefix[:12]) and _is_number(prefix[12:24])):
+        if prefix != _NO_PREFIX and not (is_number(prefix[:12]) and is_number(prefix[12:24])):
             raise HeaderError("has the GNU format and a ustar prefix; readers disagree about its name")
     elif any(header.magic):
         raise HeaderError(f"has an unknown magic: {header.magic!r}; known are ustar, GNU and none (v7)")
     elif prefix[0]:
         raise HeaderError("has the v7 format and a ustar prefix; readers disagree about its name")
-
-
-def _is_number(field: bytes) -> bool:
-    return bool(field[0] & 0x80 or _OCTAL.fullmatch(field))
 
 
 def _size(stored: int, wanted: int) -> int:

@@ -2,7 +2,7 @@
 
 Our own, because `tarfile` accepts what other readers read differently (so that an entry is hidden from one of them),
 and because hundreds of thousands of entries must pass in a second. Whiteouts are entries like all others here.
-Sources: image-spec `layer.md`, and those of `tarheader` and `paxrecords`, which know the formats.
+Sources: image-spec `layer.md`, and those of `tarheader`, `tarfields` and `paxrecords`, which know the formats.
 """
 
 from __future__ import annotations
@@ -11,17 +11,8 @@ from typing import TYPE_CHECKING
 
 from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS
 from imgbuild.content.paxrecords import HeaderError, global_records, long_name, records, show
-from imgbuild.content.tarheader import (
-    BLOCK,
-    EntryType,
-    Header,
-    Memo,
-    TarEntry,
-    checksum_fits,
-    entry,
-    name_of,
-    number,
-)
+from imgbuild.content.tarfields import Memo, checksum_fits, number
+from imgbuild.content.tarheader import BLOCK, EntryType, Header, TarEntry, entry, name_of
 from imgbuild.errors import ArchiveError, InternalError
 
 if TYPE_CHECKING:

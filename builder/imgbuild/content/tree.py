@@ -2,11 +2,14 @@
 
 Rules, numbered as in the tests:
 
-1. Whiteouts and opaque markers of a layer hide lower layers only, wherever they stand in it (case C01). The marker
-   `.wh..wh..opq` is matched before the prefix `.wh.` is stripped (C02); other names with `.wh..wh.` are ignored.
+1. Whiteouts and opaque markers of a layer hide lower layers only, wherever they stand in it (case C01); those nearer
+   the root first, since what is below a hidden path is hidden with it. The marker `.wh..wh..opq` is matched before
+   the prefix `.wh.` is stripped (C02); other names with `.wh..wh.`, and entries below a name with `.wh.`, are ignored.
 2. A directory over a directory takes the new metadata and keeps the children. Anything else replaces what was there,
    a link included: nothing is ever written through a link at the end of a path (C07).
-3. Links in the parents of a path are followed inside the image (C08). Missing parents become 0755 root:root (C09).
+3. Links in the parents of a path are followed inside the image (C08), also to where nothing is yet. Missing parents,
+   and files where a directory is needed, become directories 0755 root:root (C09). The parents of a marker are looked
+   up in the lower layers; below a link that its own layer replaces by a directory there is nothing to hide.
 4. A hard link takes the node that its target names when the layer is read, so later changes of the target's path do not
    reach it (C03, C05); a target in a lower layer is found through the merged view (C06).
 5. Of two entries for one path in a layer the last one counts (C10).
@@ -69,19 +72,24 @@ class Tree:
         self._limits = limits
 
     def apply(self, inventory: Inventory, layer: int) -> None:
-        """Put a layer on top; an `ArchiveError` where the layer cannot be applied."""
+        """Put a layer on top; an `ArchiveError` where the layer cannot be applied, which leaves it half applied."""
         additions: list[tuple[bytes, Entry]] = []
+        markers: list[tuple[bytes, bytes]] = []
         for entry in inventory.entries:
             path = entry.path_bytes
-            directory, _, name = path.rpartition(b"/")
-            if not name.startswith(_WHITEOUT):
+            if _WHITEOUT not in path:
                 additions.append((path, entry))
-            elif name == _OPAQUE:
-                self._hide_children(directory)
-            elif name.startswith(_IGNORED):
+                continue
+            directory, _, name = path.rpartition(b"/")
+            if b"/" + _WHITEOUT in b"/" + directory or (name.startswith(_IGNORED) and name != _OPAQUE):
                 self.notes.append(f"layer {layer}: {entry.path!r} is no marker that we know and is ignored")
+            elif name.startswith(_WHITEOUT):
+                markers.append((directory, name))
             else:
-                self._hide(directory, name[len(_WHITEOUT) :], layer)
+                additions.append((path, entry))
+        made = {path for path, entry in additions if entry.type == "directory"} if markers else set()
+        for directory, name in sorted(markers, key=lambda marker: marker[0].count(b"/") + bool(marker[0])):
+            self._hide(directory, name, made, layer)
         for path, entry in additions:
             self._add(path, entry, layer)
 
@@ -95,30 +103,45 @@ class Tree:
 
     def resolve(self, path: bytes) -> tuple[bytes, Node] | None:
         """Follow all links inside the image; the real path and its node, or None (absent, dangling or a cycle)."""
-        parts = [part for part in path.split(b"/") if part not in {b"", b"."}]
-        parts.reverse()
+        return self._follow(path, make=False)
+
+    def _follow(self, path: bytes, *, make: bool) -> tuple[bytes, Node] | None:
+        """Resolve a path; with `make` whatever is missing becomes a directory, and only a cycle gives None."""
+        parts = _components(path)
         stack: list[tuple[bytes, Node]] = [(b"", self.root)]
         hops = 0
         while parts:
+            here, node = stack[-1]
+            if not node.is_directory:
+                return None
             part = parts.pop()
             if part == b"..":
                 if len(stack) > 1:
                     stack.pop()
                 continue
-            here, node = stack[-1]
             child = node.children.get(part)
-            if child is None:
-                return None
-            if child.type == "symlink":
+            if child is not None and child.type == "symlink":
                 hops += 1
                 if hops > self._limits.link_hops:
                     return None
                 if child.link.startswith(b"/"):
                     stack = stack[:1]
-                parts.extend(reversed([item for item in child.link.split(b"/") if item not in {b"", b"."}]))
+                parts.extend(_components(child.link))
                 continue
-            stack.append((here + b"/" + part if here else part, child))
+            real = here + b"/" + part if here else part
+            if make and (child is None or not child.is_directory):
+                child = self._make(node, part, real)
+            if child is None:
+                return None
+            stack.append((real, child))
         return stack[-1]
+
+    def _make(self, parent: Node, name: bytes, path: bytes) -> Node:
+        old = parent.children.get(name)
+        if old is not None:
+            self.notes.append(f"{path!r} was a {old.type} and is a directory now, since entries are below it")
+        made = parent.children[name] = Node(type="directory", mode=0o755)
+        return made
 
     def walk(self, path: bytes = b"") -> Iterator[tuple[bytes, Node]]:
         """All nodes below a directory, by name at each level, parents first; the directory itself is left out."""
@@ -132,13 +155,20 @@ class Tree:
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
     def put(self, path: bytes, node: Node) -> None:
-        """Set a node; its parent must be a directory that exists (links in it are followed)."""
+        """Set a node; links in its parents are followed, missing ones made. `ArchiveError` where links never end."""
         directory, _, name = path.rpartition(b"/")
-        parent = self._directory(directory)
-        old = parent.children.get(name)
+        found = self._follow(directory, make=True)
+        if found is None:
+            raise ArchiveError(
+                f"path {path!r}",
+                "is below symbolic links that lead in a circle or too far",
+                expected=f"at most {self._limits.link_hops} links (link_hops)",
+            )
+        children = found[1].children
+        old = children.get(name)
         if node.is_directory and old is not None and old.is_directory:
             node.children = old.children
-        parent.children[name] = node
+        children[name] = node
 
     def remove(self, path: bytes) -> None:
         """Take a path and all below it away; nothing happens if it is not there."""
@@ -147,34 +177,23 @@ class Tree:
         if found is not None:
             found[1].children.pop(name, None)
 
-    def _directory(self, path: bytes) -> Node:
-        found = self.resolve(path)
-        if found is not None and found[1].is_directory:
-            return found[1]
-        node = self.root
-        walked = b""
-        for part in path.split(b"/"):
-            walked = walked + b"/" + part if walked else part
-            found = self.resolve(walked)
-            if found is None or not found[1].is_directory:
-                made = Node(type="directory", mode=0o755)
-                node.children[part] = made
-                node = made
-            else:
-                node = found[1]
-        return node
-
-    def _hide_children(self, directory: bytes) -> None:
-        found = self.resolve(directory)
-        if found is not None:
-            found[1].children.clear()
-
-    def _hide(self, directory: bytes, name: bytes, layer: int) -> None:
-        if name in {b"", b".", b".."}:
+    def _hide(self, directory: bytes, name: bytes, made: set[bytes], layer: int) -> None:
+        if name[len(_WHITEOUT) :] in {b"", b".", b".."}:
             raise ArchiveError(f"layer {layer}", "has a whiteout without a name", where=repr(directory))
-        found = self.resolve(directory)
-        if found is None or found[1].children.pop(name, None) is None:
+        found = None if self._is_replaced(directory, made) else self.resolve(directory)
+        children = found[1].children if found is not None else {}
+        if name == _OPAQUE:
+            children.clear()
+        elif children.pop(name[len(_WHITEOUT) :], None) is None:
             self.notes.append(f"layer {layer}: whiteout of {name!r} in {directory!r}, which is not there")
+
+    def _is_replaced(self, directory: bytes, made: set[bytes]) -> bool:
+        """Whether a layer that makes the directories `made` puts one of them in place of a link above a path."""
+        while directory:
+            if directory in made and (node := self.get(directory)) is not None and node.type == "symlink":
+                return True
+            directory = directory.rpartition(b"/")[0]
+        return False
 
     def _add(self, path: bytes, entry: Entry, layer: int) -> None:
         if not path:
@@ -193,6 +212,11 @@ class Tree:
                 where=entry.path,
             )
         self.put(path, target)
+
+
+def _components(path: bytes) -> list[bytes]:
+    """What a path or link target consists of, last one first."""
+    return [part for part in reversed(path.split(b"/")) if part not in {b"", b"."}]
 
 
 def _node(entry: Entry, layer: int) -> Node:

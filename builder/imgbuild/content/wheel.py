@@ -48,7 +48,7 @@ class WheelEntry:
     executable: bool
 
 
-def check_tags(filename: str, *, python: str, machine: str, subject: str) -> None:
+def check_tags(filename: str, *, python: str, machine: str, subject: str, where: str | None = None) -> None:
     """Refuse a wheel whose tags do not fit the image's Python and machine (PEP 425); `python` as 3.12.
 
     Which glibc a manylinux tag asks for is not compared here; the static verification compares ELF facts instead.
@@ -56,7 +56,7 @@ def check_tags(filename: str, *, python: str, machine: str, subject: str) -> Non
     try:
         tags = parse_wheel_filename(filename)[3]
     except InvalidWheelFilename as error:
-        raise StepError(subject, "has no valid wheel file name", actual=filename) from error
+        raise StepError(subject, "has no valid wheel file name", actual=filename, where=where) from error
     major, minor = (int(part) for part in python.split("."))
     platforms = [
         *(f"manylinux_2_{glibc}_{machine}" for glibc in range(17, 60)),
@@ -73,6 +73,8 @@ def check_tags(filename: str, *, python: str, machine: str, subject: str) -> Non
             "is not for the image's Python and machine",
             expected=f"a tag for CPython {python} on linux {machine}",
             actual=", ".join(sorted(str(tag) for tag in tags)),
+            where=where,
+            hint="set `platforms` and `python` of the source as the image has them, and run `imgbuild lock`",
         )
 
 

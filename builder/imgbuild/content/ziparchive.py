@@ -1,16 +1,18 @@
 """Zip archives, opened only if every reader sees the same tree in them and nothing in it leaves its folder.
 
 A zip tells its members twice, in local headers and in the central directory, and readers differ in which one they
-believe. Here both must agree. Sources: PKWARE APPNOTE 6.3.10 (4.3.7 local header, 4.3.12 central directory), PEP 427.
+believe. Here both must agree. Sources: PKWARE APPNOTE 6.3.10 (4.3.7 local headers, 4.3.12 central directory), PEP 427.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import struct
 import zipfile
 import zlib
+from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO
 
 from imgbuild.config import DEFAULT_LIMITS, GIB, Limits
@@ -25,9 +27,17 @@ MEMBER_BYTES = 8 * GIB
 """bytes of one member; the largest wheels that are published have about 3."""
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED = 0x1
+_DESCRIPTOR = 0x8
 _UTF8 = 0x800
+_COMPARED = _ENCRYPTED | _DESCRIPTOR | _UTF8
+"""flags that change how a member is read, and so must be the same in both headers."""
+_DESCRIPTOR_BYTES = (12, 16, 20, 24)
+"""bytes of a data descriptor: with and without signature, with sizes of 4 and of 8 bytes (APPNOTE 4.3.9)."""
 _LOCAL = struct.Struct("<4s2xHH16xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
+_END_MAGIC = b"PK\x05\x06"
+_END_BYTES = 22
+"""bytes of the end of central directory record without the archive comment (APPNOTE 4.3.16)."""
 _READING = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError)
 """what `zipfile` raises while members of a checked archive are read."""
 _OPENING = (*_READING, struct.error, RuntimeError, ValueError, OverflowError)
@@ -46,11 +56,12 @@ def open_archive(file: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMIT
     Raises:
         ArchiveError: not a zip; a name that is there twice, is the folder of another one, is not a plain relative
             path or is cut by a NUL; a link or device; encryption; a method other than stored and deflated; members
-            that overlap; a local header that says another name or method than the directory. Also what `zipfile`
-            says of a member that is read inside the block (CRC, truncation).
+            that overlap; bytes that belong to no member, or behind the end; a local header that says another name,
+            method or flag than the directory. Also what `zipfile` says of a member that is read inside the block
+            (CRC, truncation).
 
-    NOT checked: hashes of members; sizes and CRC in local headers; bytes before, between and after the members; names
-    that differ only in letter case.
+    NOT checked: hashes of members; sizes and CRC in local headers; that a member has as many bytes as it says, when
+    it has fewer; what the comment says; names that differ only in letter case.
     """
     with contextlib.ExitStack() as stack:
         with _archive_errors(subject, _OPENING):
@@ -58,6 +69,7 @@ def open_archive(file: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMIT
             members = archive.infolist()
             _check_members(members, subject, limits)
             _check_headers(members, file, archive.start_dir, subject)
+            _check_end(file, len(archive.comment), subject)
         with _archive_errors(subject, _READING):
             yield archive
 
@@ -93,24 +105,17 @@ def _check_members(members: list[zipfile.ZipInfo], subject: str, limits: Limits)
         raise ArchiveError(
             subject, "has too many members", expected=f"at most {limits.wheel_entries}", actual=len(members)
         )
-    files: set[str] = set()
-    folders: set[str] = set()
     for member in members:
-        problem = _name_problem(member, limits) or _kind_problem(member, limits)
-        name = member.filename.removesuffix("/")
-        if problem is None and (name in files or (member.is_dir() and name in folders)):
-            problem = "has a member twice"
-        if problem is not None:
+        if problem := _name_problem(member, limits) or _kind_problem(member, limits):
             raise ArchiveError(subject, problem, where=printable(member.filename))
-        (folders if member.is_dir() else files).add(name)
-    for name in (*files, *folders):
-        parent = name.rpartition("/")[0]
-        while parent:
-            if parent in files:
-                raise ArchiveError(subject, "has a member that is file and folder", where=printable(parent))
-            parent = parent.rpartition("/")[0]
-    if both := files & folders:
-        raise ArchiveError(subject, "has a member that is file and folder", where=printable(min(both)))
+    # Checked names have no NUL, which sorts before all else: what is below a name stands directly behind it.
+    rows = sorted((member.filename.removesuffix("/").replace("/", "\0"), member.is_dir()) for member in members)
+    for (name, is_folder), (following, is_also) in pairwise(rows):
+        where = printable(following.replace("\0", "/"))
+        if name == following and is_folder == is_also:
+            raise ArchiveError(subject, "has a member twice", where=where)
+        if name == following or (not is_folder and following.startswith(f"{name}\0")):
+            raise ArchiveError(subject, "has a member that is file and folder", where=where)
 
 
 def _name_problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
@@ -139,23 +144,40 @@ def _kind_problem(member: zipfile.ZipInfo, limits: Limits) -> str | None:
 
 
 def _check_headers(members: list[zipfile.ZipInfo], file: BinaryIO, end: int, subject: str) -> None:
-    """Refuse local headers that tell another story than the directory, which starts at byte `end`."""
-    free = 0
+    """Refuse local headers that tell another story than the directory, which starts at byte `end`.
+
+    Members must follow each other from the first byte on: a reader that walks through the local headers would find
+    what hides in a gap.
+    """
+    free = descriptor = 0
     for member in sorted(members, key=lambda one: one.header_offset):
         file.seek(member.header_offset)
         magic, flags, method, name_bytes, extra_bytes = _LOCAL.unpack(file.read(_LOCAL.size))
-        problem = None
-        if member.header_offset < free:
-            problem = "has members that overlap"
-        elif magic != _LOCAL_MAGIC or file.read(name_bytes) != _raw_name(member):
-            problem = "has a member with two names"
-        elif method != member.compress_type or flags & _ENCRYPTED:
-            problem = "has a member whose two headers differ"
+        problem = _gap_problem(member.header_offset - free, descriptor)
+        if magic != _LOCAL_MAGIC or file.read(name_bytes) != _raw_name(member):
+            problem = problem or "has a member with two names"
+        elif method != member.compress_type or flags & _COMPARED != member.flag_bits & _COMPARED:
+            problem = problem or "has a member whose two headers differ"
         if problem is not None:
             raise ArchiveError(subject, problem, where=printable(member.filename))
         free = member.header_offset + _LOCAL.size + name_bytes + extra_bytes + member.compress_size
-    if free > end:
-        raise ArchiveError(subject, "has a member that runs into the directory")
+        descriptor = flags & _DESCRIPTOR
+    if problem := _gap_problem(end - free, descriptor):
+        raise ArchiveError(subject, problem, where="the central directory")
+
+
+def _check_end(file: BinaryIO, comment_bytes: int, subject: str) -> None:
+    file.seek(-_END_BYTES - comment_bytes, os.SEEK_END)
+    if file.read(len(_END_MAGIC)) != _END_MAGIC:
+        raise ArchiveError(subject, "has bytes behind its end")
+
+
+def _gap_problem(gap: int, descriptor: int) -> str | None:
+    if gap < 0:
+        return "has members that overlap"
+    if gap not in (_DESCRIPTOR_BYTES if descriptor else (0,)):
+        return "has bytes that belong to no member"
+    return None
 
 
 def _raw_name(member: zipfile.ZipInfo) -> bytes:

@@ -16,7 +16,9 @@ from imgbuild.errors import DocumentError, LockVersionError
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
 
-DIGEST_PATTERN = "^(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})$"
+END = r"$(?!\n)"
+"""The end of a text in a pattern. Python's `$` alone also matches before a last newline; JSON Schema's does not."""
+DIGEST_PATTERN = f"^(sha256:[0-9a-f]{{64}}|sha512:[0-9a-f]{{128}}){END}"
 _MAX_PROBLEMS = 50
 
 T = TypeVar("T")
@@ -55,8 +57,7 @@ def require_schema(value: Any, expected: str, *, subject: str) -> None:
     if isinstance(found, str) and found.startswith(f"{family}/v"):
         raise LockVersionError(
             subject,
-            (f"schema: is {found!r}; this program reads version {version} only",),
-            hint="use the imgbuild release that wrote it, or make it again with this one",
+            (f"schema: expected {expected!r}, actual {found!r}; this program reads version {version} only",),
         )
     raise DocumentError(subject, (f"schema: expected {expected!r}, actual {found!r}",))
 
@@ -94,7 +95,7 @@ def _all_problems(value: Any, kind: Any) -> tuple[str, ...]:
 
     found: set[str] = set()
     for error in Draft202012Validator(schema_of(kind, "explain")).iter_errors(value):
-        found.update(f"{_path(leaf)}: {leaf.message[:300]}" for leaf in _leaves(error))
+        found.update(f"{_path(leaf)}: {_words(leaf)[:300]}" for leaf in _leaves(error))
     return tuple(sorted(found)[:_MAX_PROBLEMS])
 
 
@@ -110,7 +111,28 @@ def _leaves(error: ValidationError) -> list[ValidationError]:
             meant = [inner for inner in inners if inner.validator != "type" or len(inner.path) > 0]
             if meant:
                 return [leaf for inner in meant for leaf in _leaves(inner)]
-    return [error]
+    return [_unknown_kind(error) or error]
+
+
+def _unknown_kind(error: ValidationError) -> ValidationError | None:
+    """The problem with `kind` of a union of which no variant was meant, with all kinds that there are."""
+    wrong = [inner for inner in error.context or () if inner.path and inner.path[-1] == "kind"]
+    if not wrong:
+        return None
+    known = sorted({str(kind) for inner in wrong if inner.validator == "enum" for kind in inner.validator_value})
+    wrong[0].message = f"{wrong[0].instance!r} is none of {', '.join(known)}"
+    return wrong[0]
+
+
+def _words(error: ValidationError) -> str:
+    """What is wrong; a pattern alone says little where there are words for it."""
+    if error.validator == "pattern":
+        described = error.schema.get("description") if isinstance(error.schema, dict) else None
+        if error.validator_value == DIGEST_PATTERN:
+            described = "sha256: and 64, or sha512: and 128 lower-case hexadecimal digits"
+        if described:
+            return f"expected {described}, actual {error.instance!r}"
+    return error.message
 
 
 def _path(error: ValidationError) -> str:

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError
-from imgbuild.model.decode import Document, convert, require_schema
+from imgbuild.model.decode import END, Document, convert, require_schema
 from imgbuild.model.layer import ImagePath, Name
 from imgbuild.model.oci import ConfigChanges
 from imgbuild.model.paths import image_path
@@ -17,6 +17,9 @@ from imgbuild.model.reference import Reference, check_tag
 SCHEMA = "imgbuild/image/v1"
 FORMAT = 1
 """The canonical layer format that this program writes (docs/formats.md)."""
+
+Epoch = Annotated[int, Meta(ge=0, le=8589934591, description="seconds since 1970; the time of all that we write")]
+"""The largest that ustar's eleven octal digits can say."""
 
 Reason = Annotated[
     str, Meta(min_length=10, max_length=500, description="why this is right, for the reader of the audit")
@@ -46,13 +49,13 @@ class Health(Document, frozen=True, kw_only=True):
 class Config(Document, frozen=True, kw_only=True):
     """Changes to the image config; what is not named stays as the base has it."""
 
-    env: dict[Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")], str] = {}
+    env: dict[Annotated[str, Meta(pattern=f"^[A-Za-z_][A-Za-z0-9_]*{END}")], str] = {}
     labels: dict[str, str] = {}
     entrypoint: list[str] | None = None
     cmd: list[str] | None = None
     workdir: ImagePath | None = None
     user: str | None = None
-    ports: list[Annotated[str, Meta(pattern="^[0-9]{1,5}/(tcp|udp)$")]] = []
+    ports: list[Annotated[str, Meta(pattern=f"^[0-9]{{1,5}}/(tcp|udp){END}")]] = []
     healthcheck: Health | None = None
 
 
@@ -70,7 +73,7 @@ class WheelSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wh
     name: str
     version: str
     platforms: Annotated[list[str], Meta(min_length=1, description="platform tags, all that may match")]
-    python: Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$")] = "3.12"
+    python: Annotated[str, Meta(pattern=rf"^3\.[0-9]{{1,2}}{END}")] = "3.12"
 
 
 class MemberSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel-member"):
@@ -131,8 +134,8 @@ class ImageDefinition(Document, frozen=True, kw_only=True):
     schema: str
     name: Name
     title: Annotated[str, Meta(min_length=1, max_length=200)]
-    platform: Annotated[str, Meta(pattern="^linux/(arm64|amd64)$")]
-    epoch: Annotated[int, Meta(ge=0, le=8589934591, description="seconds since 1970; the time of all that we write")]
+    platform: Annotated[str, Meta(pattern=f"^linux/(arm64|amd64){END}")]
+    epoch: Epoch
     format: Annotated[int, Meta(ge=1, le=FORMAT, description="version of the canonical layer format")] = FORMAT
     base: Base
     layers: Annotated[list[Name], Meta(min_length=1)]
@@ -176,6 +179,11 @@ def parse_image(value: Any, *, subject: str) -> ImageDefinition:
 
 def _references(image: ImageDefinition) -> tuple[str, ...]:
     problems = []
+    reference = Reference.parse(image.base.reference, where="base.reference")
+    if reference.tag is not None:
+        problems.append(f"base.reference: holds the tag {reference.tag!r}, which belongs into base.tag")
+    if reference.digest is not None:
+        problems.append(f"base.reference: holds the digest {reference.digest}, which belongs into base.manifest")
     if len(set(image.layers)) != len(image.layers):
         problems.append("layers: a layer is listed twice")
     for name, source in image.sources.items():

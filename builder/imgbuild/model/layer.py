@@ -7,16 +7,16 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from imgbuild.errors import InputError
-from imgbuild.model.decode import Document, convert, require_schema
+from imgbuild.model.decode import END, Document, convert, require_schema
 from imgbuild.model.paths import image_path, relative_path
 
 SCHEMA = "imgbuild/layer/v1"
 
-Name = Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$", description="lower-case name")]
+Name = Annotated[str, Meta(pattern=f"^[a-z0-9][a-z0-9._-]{{0,63}}{END}", description="lower-case name")]
 ImagePath = Annotated[str, Meta(pattern="^/.", description="absolute path in the image")]
 RelativePath = Annotated[str, Meta(pattern="^[^/]", description="relative path below the folder the step names")]
-Mode = Annotated[str, Meta(pattern="^0[0-7]{3,4}$", description="octal permission bits, as 0644")]
-Owner = Annotated[str, Meta(pattern="^[0-9]{1,10}:[0-9]{1,10}$", description="numeric uid:gid")]
+Mode = Annotated[str, Meta(pattern=f"^0[0-7]{{3,4}}{END}", description="octal permission bits, as 0644")]
+Owner = Annotated[str, Meta(pattern=f"^[0-9]{{1,10}}:[0-9]{{1,10}}{END}", description="numeric uid:gid")]
 
 
 class GitTree(Document, frozen=True, kw_only=True, tag_field="kind", tag="git-tree"):
@@ -66,7 +66,7 @@ class Wheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):
     source: Name
     site: ImagePath
     scripts: ImagePath | None = None
-    python: Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$", description="Python of the image, as 3.12")]
+    python: Annotated[str, Meta(pattern=rf"^3\.[0-9]{{1,2}}{END}", description="Python of the image, as 3.12")]
     owner: Owner = "0:0"
 
 
@@ -78,7 +78,7 @@ class Compile(Document, frozen=True, kw_only=True, tag_field="kind", tag="compil
     sources: Annotated[list[RelativePath], Meta(min_length=1)]
     headers: list[RelativePath] = []
     language: Literal["c11", "c17", "c++17", "c++20"]
-    glibc: Annotated[str, Meta(pattern=r"^2\.[0-9]{1,2}$", description="glibc the output may need")]
+    glibc: Annotated[str, Meta(pattern=rf"^2\.[0-9]{{1,2}}{END}", description="glibc the output may need")]
     flags: list[str] = []
     soname: str | None = None
     path: ImagePath

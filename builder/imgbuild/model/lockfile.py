@@ -13,22 +13,17 @@ from msgspec import Meta
 
 from imgbuild import jsontext
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError
-from imgbuild.model.decode import Document, builtins, convert, require_schema
+from imgbuild.errors import DocumentError, LockVersionError
+from imgbuild.model.decode import END, Document, builtins, convert, require_schema
+from imgbuild.model.image import FORMAT, Epoch
 from imgbuild.model.layer import ImagePath, Name
 
 SCHEMA = "imgbuild/lock/v1"
 ABSENT = "absent"
 State = Annotated[
-    str, Meta(pattern="^(absent|sha256:[0-9a-f]{64}|link:.+)$", description="content of a path, or absent")
+    str, Meta(pattern=f"^(absent|sha256:[0-9a-f]{{64}}|link:.+){END}", description="content of a path, or absent")
 ]
-
-
-class Blob(Document, frozen=True, kw_only=True):
-    """Something by digest and size in bytes."""
-
-    digest: Digest
-    size: Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=0, le=2**53, description="bytes")]
 
 
 class LockedBase(Document, frozen=True, kw_only=True):
@@ -39,7 +34,7 @@ class LockedBase(Document, frozen=True, kw_only=True):
     index: Digest | None = None
     manifest: Digest
     media_type: str
-    manifest_size: int
+    manifest_size: Size
     config: Digest
 
 
@@ -49,8 +44,8 @@ class LockedGit(Document, frozen=True, kw_only=True, tag_field="kind", tag="git"
     name: Name
     repository: str
     ref: str
-    commit: Annotated[str, Meta(pattern="^([0-9a-f]{40}|[0-9a-f]{64})$")]
-    tree: Annotated[str, Meta(pattern="^([0-9a-f]{40}|[0-9a-f]{64})$")]
+    commit: Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
+    tree: Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
     content: Digest
 
 
@@ -62,7 +57,7 @@ class LockedWheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wh
     version: str
     filename: str
     digest: Digest
-    size: int
+    size: Size
 
 
 class LockedMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel-member"):
@@ -73,7 +68,7 @@ class LockedMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="w
     wheel_digest: Digest
     member: str
     digest: Digest
-    size: int
+    size: Size
 
 
 class HostWheel(Document, frozen=True, kw_only=True):
@@ -107,7 +102,7 @@ class Pins(Document, frozen=True, kw_only=True):
     """What decides."""
 
     format: int
-    epoch: int
+    epoch: Epoch
     base: LockedBase
     sources: list[LockedSource]
     files: list[FileStates]
@@ -118,7 +113,7 @@ class LockedLayer(Document, frozen=True, kw_only=True):
 
     digest: Digest
     media_type: str
-    size: int
+    size: Size
     diff_id: Digest
     inventory: Digest
 
@@ -130,7 +125,7 @@ class TouchedFile(Document, frozen=True, kw_only=True):
     layer: Annotated[int, Meta(ge=0, description="index into base_layers")]
     mode: str
     owner: str
-    size: int
+    size: Size
     digest: Digest | None = None
     distribution: str | None = None
 
@@ -153,7 +148,7 @@ class ResultLayer(Document, frozen=True, kw_only=True):
     name: str
     diff_id: Digest
     digest: Digest
-    size: int
+    size: Size
 
 
 class Result(Document, frozen=True, kw_only=True):
@@ -212,6 +207,12 @@ def parse_lock(raw: bytes, *, subject: str) -> Lock:
     value: Any = jsontext.loads(raw, subject=subject)
     require_schema(value, SCHEMA, subject=subject)
     lock = convert(value, Lock, subject=subject)
+    if lock.pins.format != FORMAT:
+        raise LockVersionError(
+            subject,
+            (f"pins.format: is {lock.pins.format}; this program writes layers of format {FORMAT} only",),
+            hint="use the imgbuild release that made the lock, or run `imgbuild lock` with this one",
+        )
     names = [source.name for source in lock.pins.sources]
     problems = [f"pins.sources: {name!r} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
     if digest_of_inputs(lock.inputs) != lock.inputs_digest:

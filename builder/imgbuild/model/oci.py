@@ -126,6 +126,7 @@ class Manifest:
         if value.get("schemaVersion") != 2:  # noqa: PLR2004 - the only version there is
             raise LayoutError(subject, "has another schema version", expected=2, actual=value.get("schemaVersion"))
         family = Family.of_manifest(media_type, subject=subject)
+        _strings(value.get("annotations"), subject=f"{subject}, annotations")
         config = Descriptor.parse(value.get("config"), subject=f"{subject}, config")
         layers = _layers(value.get("layers"), family, subject=subject, limits=limits)
         if config.media_type != family.config:
@@ -146,7 +147,7 @@ class Manifest:
         value["config"] = config.as_dict()
         value["layers"] = [*value["layers"], *(layer.as_dict() for layer in layers)]
         if self.family is Family.OCI and annotations:
-            value["annotations"] = {**value.get("annotations", {}), **annotations}
+            value["annotations"] = {**(value.get("annotations") or {}), **annotations}
         return jsontext.compact(value)
 
 
@@ -183,6 +184,8 @@ class ImageConfig:
         """Parse; a `LayoutError` names what breaks the specification."""
         value = _document(raw, subject=subject, max_bytes=limits.config_bytes)
         settings = value.get("config") or {}
+        if not isinstance(settings, dict):
+            raise LayoutError(f"{subject}, config", "is not a JSON object", actual=type(settings).__name__)
         rootfs = value.get("rootfs")
         if not isinstance(rootfs, dict) or not isinstance(rootfs.get("diff_ids"), list):
             raise LayoutError(subject, "has no rootfs.diff_ids")
@@ -190,9 +193,11 @@ class ImageConfig:
             diff_ids = tuple(Digest.parse(str(text)) for text in rootfs["diff_ids"])
         except DocumentError as error:
             raise LayoutError(f"{subject}, rootfs.diff_ids", error.problem) from error
-        env, labels = settings.get("Env") or [], settings.get("Labels") or {}
-        if not all(isinstance(item, str) for item in env) or not all(isinstance(item, str) for item in labels.values()):
-            raise LayoutError(subject, "has an Env or Labels that are not text")
+        env = settings.get("Env") or []
+        if not isinstance(env, list) or not all(isinstance(item, str) for item in env):
+            raise LayoutError(f"{subject}, config.Env", "is not a list of text")
+        labels = _strings(settings.get("Labels"), subject=f"{subject}, config.Labels")
+        _object(settings.get("ExposedPorts"), subject=f"{subject}, config.ExposedPorts")
         return cls(
             raw=raw,
             digest=Digest.of(raw),
@@ -217,7 +222,15 @@ class ImageConfig:
         `created` is an RFC 3339 time; `created_by` has one text per new layer. Without a history in the base none is
         begun, since a history that counts other layers than there are is refused by registries (C12, C13).
         """
-        value = _document(self.raw, subject=f"config {self.digest}", max_bytes=len(self.raw))
+        subject = f"config {self.digest}"
+        if self.history_layers not in {None, len(self.diff_ids)}:
+            raise LayoutError(
+                f"{subject}, history",
+                "counts other layers than there are, and registries refuse that (case C13)",
+                expected=f"{len(self.diff_ids)} entries that are no empty_layer",
+                actual=self.history_layers,
+            )
+        value = _document(self.raw, subject=subject, max_bytes=len(self.raw))
         value["created"] = created
         value["config"] = _settings(value.get("config") or {}, changes)
         value["rootfs"] = {**value["rootfs"], "diff_ids": [str(item) for item in (*self.diff_ids, *diff_ids)]}
@@ -239,6 +252,20 @@ def _document(raw: bytes, *, subject: str, max_bytes: int) -> dict[str, Any]:
     return value
 
 
+def _object(value: Any, *, subject: str) -> dict[str, Any]:
+    """A JSON object; null and absent are an empty one, as Go reads them."""
+    if value is not None and not isinstance(value, dict):
+        raise LayoutError(subject, "is not a JSON object", actual=type(value).__name__)
+    return value or {}
+
+
+def _strings(value: Any, *, subject: str) -> dict[str, str]:
+    found = _object(value, subject=subject)
+    if not all(isinstance(item, str) for item in found.values()):
+        raise LayoutError(subject, "has values that are not text")
+    return found
+
+
 def _layers(value: Any, family: Family, *, subject: str, limits: Limits) -> tuple[Descriptor, ...]:
     if not isinstance(value, list) or not value:
         raise LayoutError(subject, "has no layers", hint="an artifact or an empty image cannot be a base (case C14)")
@@ -246,6 +273,13 @@ def _layers(value: Any, family: Family, *, subject: str, limits: Limits) -> tupl
         raise LayoutError(subject, "has too many layers", expected=f"at most {limits.layers}", actual=len(value))
     layers = tuple(Descriptor.parse(item, subject=f"{subject}, layers[{i}]") for i, item in enumerate(value))
     for index, layer in enumerate(layers):
+        if family is Family.DOCKER and "zstd" in layer.media_type:
+            raise LayoutError(
+                f"{subject}, layers[{index}]",
+                "is zstd in a Docker manifest, which Docker cannot read (case C37)",
+                expected=family.layer_gzip,
+                actual=layer.media_type[:200],
+            )
         if not layer.media_type.startswith(LAYER_TYPES[family]):
             raise LayoutError(
                 f"{subject}, layers[{index}]",

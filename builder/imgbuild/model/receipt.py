@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from imgbuild import jsontext
 from imgbuild.digest import Digest
-from imgbuild.model.decode import Document, builtins, convert, require_schema
+from imgbuild.model.decode import END, Document, builtins, convert, require_schema
 
 SCHEMA = "imgbuild/receipt/v1"
 FOLDER = b"usr/share/imgbuild"
@@ -25,7 +25,7 @@ class ReceiptEntry(Document, frozen=True, kw_only=True):
     """One path. `before` is the digest of the base's file, where there was one."""
 
     path: str
-    change: Annotated[str, Meta(pattern="^(added|replaced|removed)$")]
+    change: Annotated[str, Meta(pattern=f"^(added|replaced|removed){END}")]
     type: str
     mode: str | None = None
     owner: str | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 _LINK = 0o120000
 _EXECUTABLE = 0o100755
+_LICENCE = re.compile(rb"(?:.*/)?(?i:licen[cs]e|copying)[^/]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +154,14 @@ def _check_licence(work: Work, step: GitTree, step_id: str, paths: set[bytes]) -
     if licence is None:
         return
     if licence.encode() not in paths:
-        raise StepError(f"source {step.source}", "lacks its licence file", expected=licence, where=step_id)
+        others = sorted(path.decode("utf-8", "backslashreplace") for path in paths if _LICENCE.fullmatch(path))
+        raise StepError(
+            f"source {step.source}",
+            "lacks its licence file",
+            expected=licence,
+            actual=", ".join(others[:5]) or "no file that is named like one",
+            where=step_id,
+        )
     _, tree = work.sources.git(step.source)
     item = next(item for item in tree.files if item.path == licence.encode())
     path = image_path(step.path, where=step_id) + b"/" + posixpath.basename(licence).encode()
@@ -177,11 +186,15 @@ def _put_link(work: Work, path: bytes, item: GitFile, *, root: bytes, step_id: s
 
 def _wheel(work: Work, step: Wheel, step_id: str) -> None:
     pin, path = work.sources.wheel(step.source)
-    wheels.check_tags(pin.filename, python=step.python, machine=work.machine, subject=pin.filename)
-    site = image_path(step.site, where=step_id)
+    wheels.check_tags(
+        pin.filename, python=step.python, machine=work.machine, subject=f"wheel {pin.filename}", where=step_id
+    )
+    site = work.workspace.real_folder(image_path(step.site, where=step_id), where=step_id)
     name, version = wheels.distribution_of(pin.filename)
     work.packages.refuse_second(name, version, site, where=step_id)
-    scripts = image_path(step.scripts, where=step_id) if step.scripts else None
+    scripts = None
+    if step.scripts:
+        scripts = work.workspace.real_folder(image_path(step.scripts, where=step_id), where=step_id)
     with path.open("rb") as file:
         files = wheels.install(
             file,
@@ -199,8 +212,10 @@ def _wheel(work: Work, step: Wheel, step_id: str) -> None:
             raise StepError(
                 f"file {show(entry.path)}",
                 "exists in the image already",
-                where=f"{step_id}, {pin.filename}",
+                expected="nothing there",
                 actual=f"owned by {', '.join(owner)}" if owner else "owned by no distribution",
+                where=f"{step_id}, {pin.filename}",
+                hint="choose a version of the wheel that does not have this file, or `remove` it in a layer before",
             )
         attributes = _attributes(mode, step.owner)
         work.workspace.write(

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from imgbuild import jsontext
 from imgbuild.content.changeset import LayerResult, write_layer
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, InputError, StepError
+from imgbuild.errors import FactMismatchError, InputError, IntegrityError, StepError
 from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLayer
 from imgbuild.model.oci import Descriptor
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path
@@ -163,7 +164,7 @@ def _write(
     workspace: Workspace,
     changesets: list[tuple[str, tuple[Change, ...]]],
 ) -> Assembled:
-    layers = tuple((name, write_changes(context, changes, lock.pins.epoch, name)) for name, changes in changesets)
+    layers = tuple((name, _layer(context, workspace, name, changes, lock.pins.epoch)) for name, changes in changesets)
     _check_budget(image, base, layers)
     config, manifest = expected_documents(image, lock, base, layers)
     context.store.put([config])
@@ -184,10 +185,14 @@ def _write(
     )
 
 
-def write_changes(context: Context, changes: tuple[Change, ...], epoch: int, name: str) -> LayerResult:
-    """Write one canonical layer into the store."""
+def _layer(context: Context, workspace: Workspace, name: str, changes: tuple[Change, ...], epoch: int) -> LayerResult:
+    """One canonical layer in the store: written, or found there whole from an earlier run with the same changes."""
     if not changes:
         raise StepError(f"layer {name}", "changes nothing")
+    key = workspace.layer_key(changes)
+    known = _known_layer(context, key)
+    if known is not None:
+        return known
     total = sum(change.content.size for change in changes if change.content is not None)
     with context.progress.task(f"writing layer {name}", total) as task, context.store.pending() as pending:
 
@@ -197,6 +202,29 @@ def write_changes(context: Context, changes: tuple[Change, ...], epoch: int, nam
 
         result = write_layer(changes, sink, epoch=epoch)
         context.store.commit(pending, result.digest, result.size)
+    context.cache.keep_result(key, jsontext.dumps(_layer_record(result)))
+    return result
+
+
+def _layer_record(result: LayerResult) -> list[str | int]:
+    return [str(result.diff_id), str(result.digest), result.size, result.uncompressed_size]
+
+
+def _known_layer(context: Context, key: Digest) -> LayerResult | None:
+    record = context.cache.result(key)
+    if record is None:
+        return None
+    diff_id, digest, size, uncompressed_size = jsontext.loads(record, subject="cached layer record")
+    result = LayerResult(
+        diff_id=Digest.parse(diff_id), digest=Digest.parse(digest), size=size, uncompressed_size=uncompressed_size
+    )
+    if not context.store.has(result.digest, result.size):
+        return None
+    try:
+        # A damaged copy is put out of the way by this, and the layer is written anew (case C58).
+        context.store.verify(result.digest, result.size, subject=f"layer {result.digest}")
+    except IntegrityError:
+        return None
     return result
 
 
@@ -240,7 +268,11 @@ def _refuse_unused(workspace: Workspace, expected: dict[tuple[str, str], tuple[s
     made = {(row.step, row.path) for row in workspace.states}
     for step, path in sorted(set(expected) - made):
         raise FactMismatchError(
-            f"file {path}", "is in the lock but no step changes it", where=f"step {step}", hint="run `imgbuild lock`"
+            f"file {path}",
+            "is in the lock but no step changes it",
+            expected=" -> ".join(expected[step, path]),
+            actual="no change",
+            where=f"step {step}",
         )
 
 

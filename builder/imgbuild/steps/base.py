@@ -6,6 +6,7 @@ needs is read from its layer up to the file's end, checked by the sha256 of the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +19,20 @@ from imgbuild.content.inventory import Inventory, scan_layer
 from imgbuild.content.tarstream import TarReader
 from imgbuild.content.tree import Node, Tree
 from imgbuild.digest import Digest, digest_of
-from imgbuild.errors import DigestMismatchError, FactMismatchError, LayoutError, MissingError, OfflineMissError
+from imgbuild.errors import (
+    ArchiveError,
+    DigestMismatchError,
+    FactMismatchError,
+    LayoutError,
+    MissingError,
+    OfflineMissError,
+)
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imgbuild.digest import Readable
     from imgbuild.model.lockfile import LockedBase
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
@@ -145,7 +156,7 @@ def take_inventories(
 def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tuple[Inventory, Digest]:
     """Read one layer of the store whole, check digest, size and DiffID, and keep its inventory."""
     subject = f"layer {layer.digest}"
-    with context.store.open(layer.digest, subject=subject) as stream:
+    with open_layer(context, layer) as stream:
         found = scan_layer(
             stream,
             subject=subject,
@@ -169,6 +180,19 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tu
     return found.inventory, context.cache.keep_inventory(found.inventory)
 
 
+@contextlib.contextmanager
+def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
+    """A layer's bytes as stored, unchecked. Where they break their format, the digest is looked at first."""
+    subject = f"layer {layer.digest}"
+    with context.store.open(layer.digest, subject=subject) as stream:
+        try:
+            yield stream
+        except ArchiveError:
+            # Damage is the likelier cause than a layer that was made so, and says more.
+            context.store.verify(layer.digest, layer.size, subject=subject)
+            raise
+
+
 def read_file(context: Context, layers: tuple[Descriptor, ...], node: Node, name: str) -> bytes:
     """The bytes of a small file of a layer, checked by the sha256 of its inventory."""
     if node.sha256 is None or node.source is None or not 0 <= node.layer < len(layers):
@@ -189,7 +213,7 @@ def read_file(context: Context, layers: tuple[Descriptor, ...], node: Node, name
 def _extract(context: Context, layer: Descriptor, source: bytes, name: str) -> bytes:
     subject = f"layer {layer.digest}"
     found: bytes | None = None
-    with context.store.open(layer.digest, subject=subject) as stream:
+    with open_layer(context, layer) as stream:
         reader = TarReader(decompress(stream, subject=subject), subject=subject)
         for entry in reader:
             if entry.path == source and entry.type.value == "file":

@@ -168,7 +168,9 @@ def _base(context: Context, wanted: Base, old: LockedBase | None, *, update: boo
     else:
         raise UnpinnedError(
             f"base {reference}",
-            "has neither a manifest digest nor a tag to resolve",
+            "has nothing that says which image is meant",
+            expected="a manifest digest or a tag",
+            actual="neither",
             hint="set base.tag or base.manifest",
         )
     manifest = context.store.manifest(descriptor)

@@ -6,6 +6,7 @@ import contextlib
 import platform as host_platform
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from imgbuild.adapters.durable import make_folder
 from imgbuild.adapters.fetch import WheelPin, download_wheel
 from imgbuild.adapters.gitsource import GitRepository, GitTree, content_digest
 from imgbuild.adapters.toolchain import unpack_zig
@@ -121,8 +122,7 @@ class Sources:
             name=pin.distribution, version=pin.version, filename=wheel.filename, digest=wheel.digest, size=None
         )
         path = fetch_wheel(self._context, fetched)
-        folder = self._context.cache.folder("tools") / f"{pin.distribution}-{wheel.digest.encoded}"
-        return unpack_zig(path, folder, progress=self._context.progress)
+        return unpack_zig(path, self._context.cache.folder("tools"), progress=self._context.progress)
 
     def _get(self, name: str, kind: type[T]) -> T:
         found = self._locked.get(name)
@@ -169,9 +169,10 @@ def fetch_wheel(context: Context, pin: WheelPin) -> Path:
     """A wheel in the cache by its digest, downloaded if it is not there."""
     target = context.cache.path(pin.digest)
     if context.cache.has(pin.digest, pin.size):
-        if pin.size is not None:
-            context.cache.verify(pin.digest, pin.size, subject=pin.filename)
+        size = target.stat().st_size if pin.size is None else pin.size
+        context.cache.verify(pin.digest, size, subject=pin.filename)
         return target
+    make_folder(target.parent)
     moved = download_wheel(pin, target, offline=context.offline, progress=context.progress)
     context.ledger.read("packages", moved)
     return target

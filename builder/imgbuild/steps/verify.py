@@ -30,7 +30,7 @@ from imgbuild.digest import Digest
 from imgbuild.errors import AvailabilityError, ImgbuildError, IntegrityError
 from imgbuild.model.identity import Finding, Report, Verdict, compare, not_checked
 from imgbuild.steps.assemble import expected_documents
-from imgbuild.steps.base import Base, check_platform, open_base
+from imgbuild.steps.base import Base, check_platform, open_base, open_layer
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import libraries
@@ -157,7 +157,7 @@ def _scan_added(
 
 def _scan(context: Context, layer: Descriptor, task: Task) -> LayerScan:
     subject = f"layer {layer.digest}"
-    with context.store.open(layer.digest, subject=subject) as stream:
+    with open_layer(context, layer) as stream:
         return scan_layer(
             stream,
             subject=subject,

@@ -13,7 +13,7 @@ from imgbuild.content.tarstream import TarReader
 from imgbuild.digest import Digest
 from imgbuild.errors import MissingError
 from imgbuild.model.paths import show
-from imgbuild.steps.base import read_file
+from imgbuild.steps.base import open_layer, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -107,7 +107,7 @@ class View:
             raise MissingError(f"file {show(path)}", "is in no layer of the image")
         layer = self._layers[node.layer]
         subject = f"layer {layer.digest}"
-        with self._context.store.open(layer.digest, subject=subject) as stream:
+        with open_layer(self._context, layer) as stream:
             reader = TarReader(decompress(stream, subject=subject), subject=subject)
             for entry in reader:
                 if entry.path == node.source and entry.type.value == "file":

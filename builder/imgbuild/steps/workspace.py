@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from imgbuild import jsontext
 from imgbuild.content.changeset import BytesContent, Change, ChangeType
 from imgbuild.content.elf import is_elf, read_elf
 from imgbuild.content.inventory import ElfRecord, elf_record
 from imgbuild.content.tree import Node, Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, FactMismatchError, StepError
+from imgbuild.model.image import FORMAT
 from imgbuild.model.lockfile import ABSENT, FileStates
 from imgbuild.model.paths import parent, parents, show
 
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from imgbuild.content.changeset import Content
+from imgbuild.content.changeset import Content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,10 @@ class Workspace:
                 )
             walked = found[0]
         return b"/".join(filter(None, [walked, parts[-1]]))
+
+    def real_folder(self, path: bytes, *, where: str) -> bytes:
+        """The same for a folder, which itself may be a link to one."""
+        return parent(self.real_path(path + b"/.", where=where))
 
     def regular_file(self, path: bytes, *, where: str) -> tuple[bytes, Node]:
         """The real path and node of an existing regular file, all links followed."""
@@ -254,6 +260,24 @@ class Workspace:
                 if above not in changes:
                     changes[above] = self._change(above, self._existing(above))
         return tuple(changes[path] for path in sorted(changes))
+
+    def layer_key(self, changes: tuple[Change, ...]) -> Digest:
+        """The digest of all that the bytes of a canonical layer depend on; content stands for itself by its sha256."""
+        rows = [
+            [
+                change.path.hex(),
+                change.type.value,
+                change.mode,
+                change.uid,
+                change.gid,
+                change.mtime,
+                change.link.hex(),
+                [[name, value.hex()] for name, value in change.xattrs],
+                None if change.content is None else self._existing(change.path).sha256,
+            ]
+            for change in changes
+        ]
+        return Digest.of(jsontext.dumps({"format": FORMAT, "epoch": self._epoch, "changes": rows}))
 
     def _existing(self, path: bytes) -> Node:
         node = self.tree.get(path)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import os
 import subprocess
@@ -202,10 +201,10 @@ def test_a_bomb_is_read_in_bounded_memory() -> None:
 )
 def test_empty_members_and_frames_are_accepted_up_to_a_number_in_a_row(empty: bytes) -> None:
     assert plain(empty * EMPTY_PARTS) == b""
-    started = time.monotonic()
+    endless = io.BytesIO(empty * 300_000)
     with pytest.raises(ArchiveError, match="too many empty"):
-        plain(empty * 300_000)
-    assert time.monotonic() - started < 2
+        everything(decompress(endless, subject="layer 1"))
+    assert endless.tell() <= EMPTY_PARTS * len(empty) + 2 * CHUNK_BYTES
 
 
 def test_members_are_limited_like_entries() -> None:
@@ -215,11 +214,11 @@ def test_members_are_limited_like_entries() -> None:
         plain(data, Limits(layer_entries=9))
 
 
-def test_tiny_members_take_linear_time() -> None:
+def test_tiny_members_do_not_hang_the_reader() -> None:
     data = gzip.compress(b"a", 1) * 100_000
-    started = time.monotonic()
+    started = time.process_time()
     assert plain(data) == b"a" * 100_000
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5  # quadratic time would be a denial of service
 
 
 @pytest.mark.parametrize("data", [TEXT, GZIP, ZSTD], ids=["plain", "gzip", "zstd"])
@@ -227,20 +226,3 @@ def test_the_stream_below_is_read_to_its_end_so_that_its_digest_is_checked(data:
     wrong = VerifiedReader(io.BytesIO(data), Digest.of(b"other"), len(data), subject="blob")
     with pytest.raises(DigestMismatchError):
         everything(decompress(wrong, subject="layer 1"))
-
-
-def test_stored_gzip_of_200_mb_runs_at_the_speed_of_copying() -> None:
-    content = os.urandom(MIB) * 200
-    compressor = zlib.compressobj(0, wbits=31)
-    data = compressor.compress(content) + compressor.flush()
-    best = float("inf")
-    for _ in range(5):  # the fastest of five, because other work shares the processor
-        started = time.process_time()
-        size = sum(map(len, chunks(decompress(io.BytesIO(data), subject="x"))))
-        best = min(best, time.process_time() - started)
-        assert size == len(content)
-    assert size / best > 700e6
-    digest = hashlib.sha256()
-    for piece in chunks(decompress(io.BytesIO(data), subject="x")):
-        digest.update(piece)
-    assert digest.digest() == hashlib.sha256(content).digest()

@@ -5,7 +5,6 @@ import io
 import os
 import subprocess
 import tarfile
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -418,14 +417,6 @@ def test_entries_are_ordinary_frozen_values() -> None:
     assert dataclasses.replace(entry, uid=1).uid == 1
     with pytest.raises(dataclasses.FrozenInstanceError):
         entry.uid = 1  # type: ignore[misc]
-
-
-def test_200000_entries_pass_in_about_a_second() -> None:
-    data = b"".join(block(b"usr/share/doc/package-%d/" % i, b"5") + block(b"usr/lib/%d" % i) for i in range(1000))
-    data = data * 100 + END
-    started = time.process_time()
-    assert sum(1 for _ in TarReader(io.BytesIO(data), subject="x")) == 200_000
-    assert time.process_time() - started < 3  # 0.8 s on one idle core of 2024; other work may share it
 
 
 def gnu_tar(tmp_path: Path, *options: str) -> bytes:

@@ -136,7 +136,7 @@ class _Compiler:
     def _zig(self) -> Path:
         wheel = fetch_wheel(self._context, self._pin)
         # The folder that the step `compile` uses, so that zig is unpacked once.
-        folder = self._context.cache.folder("tools") / f"{self._pin.name}-{self._pin.digest.encoded}"
+        folder = self._context.cache.folder("tools")
         return toolchain.unpack_zig(wheel, folder, progress=self._context.progress)
 
     def compiled(self, job: toolchain.CompileJob) -> bytes:

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from imgbuild.content.tree import IMPLICIT, Tree
+from imgbuild.errors import ArchiveError
+
+from tests.support.layer_stacks import inventory, stacks
+from tests.support.reference_tree import Item, ReferenceTree, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from imgbuild.content.tree import Node
+
+
+def merged(stack: list[list[Item]]) -> Tree:
+    tree = Tree()
+    for index, layer in enumerate(stack):
+        tree.apply(inventory(layer), index)
+    return tree
+
+
+def comparable(node: Node) -> tuple[object, ...]:
+    if node.layer == IMPLICIT:
+        return (node.type,)
+    owner = (node.mode, node.uid, node.gid, node.mtime)
+    return (node.type, *owner, node.size, node.sha256, node.link, node.xattrs, node.device)
+
+
+def groups(keys: dict[bytes, Hashable]) -> set[frozenset[bytes]]:
+    """Which paths have the same key."""
+    found: dict[Hashable, set[bytes]] = {}
+    for path, key in keys.items():
+        found.setdefault(key, set()).add(path)
+    return {frozenset(paths) for paths in found.values()}
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(stack=stacks())
+def test_a_stack_gives_the_tree_that_the_specification_says_sentence_by_sentence(stack: list[list[Item]]) -> None:
+    model = ReferenceTree()
+    try:
+        for layer in stack:
+            model.apply(layer)
+    except Refused:
+        with pytest.raises(ArchiveError):
+            merged(stack)
+        return
+    tree = merged(stack)
+    ours = {b"": tree.root, **dict(tree.walk())}
+    theirs = {b"/".join(path): facts for path, facts in model.paths.items()}
+    assert {path: comparable(node) for path, node in ours.items()} == {
+        path: facts.comparable() for path, facts in theirs.items()
+    }
+    assert groups({path: id(node) for path, node in ours.items()}) == groups(
+        {path: facts.inode for path, facts in theirs.items()}
+    )
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(stack=stacks())
+def test_every_path_resolves_to_what_the_model_finds(stack: list[list[Item]]) -> None:
+    model = ReferenceTree()
+    try:
+        for layer in stack:
+            model.apply(layer)
+    except Refused:
+        return
+    tree = merged(stack)
+    for path in {item.path for layer in stack for item in layer} | {(b"a", b"..", b"b"), (b"b", b"c", b"..", b"..")}:
+        found = tree.resolve(b"/".join(path))
+        real = model.real(path)
+        assert (None if found is None else found[0]) == (None if real is None else b"/".join(real))
