@@ -149,7 +149,7 @@ class StepError(InputError):
     """A step found another situation in the tree than the one it declares."""
 
     code = "STEP_REFUSED"
-    advice = "correct the step, or see with `imgbuild lock --update base` whether the base moved"
+    advice = "correct the step in its layer.toml; if it was right, the base has moved: see what it has there now"
 
 
 class IntegrityError(ImgbuildError):
@@ -183,8 +183,7 @@ class FactMismatchError(IntegrityError):
 
     code = "FACT_MISMATCH"
     advice = (
-        "was the lock edited? take that back; if the change is meant, run `imgbuild lock` and review "
-        "the difference"
+        "was the lock edited? take that back; if the change is meant, run `imgbuild lock` and review the difference"
     )
 
 

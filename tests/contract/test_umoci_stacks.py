@@ -59,8 +59,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("stacks")
 
 
-@settings(max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
-@given(stack=stacks(entries=12), prefix=st.sampled_from(["", "./"]))
+@settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(stack=stacks(entries=12, fewest=3), prefix=st.sampled_from(["", "./"]))
 def test_umoci_unpacks_a_random_stack_to_our_tree(folder: Path, stack: list[list[Item]], prefix: str) -> None:
     kept, model = sensible(stack)
     event(f"{sum(map(len, kept))} of {sum(map(len, stack))} entries")

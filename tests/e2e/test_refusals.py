@@ -6,18 +6,16 @@ twice, for people and as `--json`; the store, its tags and the repository must b
 
 from __future__ import annotations
 
+import io
 import json
-import os
-import platform
 import shutil
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild.adapters.cache import default_folder
 from imgbuild.cli import run
 from imgbuild.cli.schemas import shipped
 from imgbuild.digest import Digest
-from imgbuild.steps.sources import host_key
 from jsonschema import Draft202012Validator
 
 from tests.support.refusals import (
@@ -31,7 +29,7 @@ from tests.support.refusals import (
     flip,
     forge,
     locked,
-    mount_small,
+    nearly_full,
     pin_wheel,
     relock,
     snapshot,
@@ -39,10 +37,21 @@ from tests.support.refusals import (
     states,
     swap_library,
 )
-from tests.support.tiny import FIRST_PATCH, LIBRARY, SITE, SYMBOLS, Tiny, base_layers, library, make_wheel
+from tests.support.tiny import (
+    FIRST_PATCH,
+    LIBRARY,
+    SITE,
+    SYMBOLS,
+    Tiny,
+    base_layers,
+    files,
+    library,
+    make_wheel,
+    record_hash,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 REFUSALS: dict[str, Callable[[Tiny], Refusal]] = {}
@@ -365,7 +374,10 @@ def the_lock_is_stale_because_of_a_new_layer(tiny: Tiny) -> Refusal:
     tiny.write()
     name = "layers/tiny-more/layer.toml"
     return Refusal(
-        exit_code=3, code="LOCK_STALE", says=(name, "not an input", digest_of(tiny.root / name)), command=("plan", "tiny")
+        exit_code=3,
+        code="LOCK_STALE",
+        says=(name, "not an input", digest_of(tiny.root / name)),
+        command=("plan", "tiny"),
     )
 
 
@@ -488,9 +500,7 @@ def P87_the_library_is_for_another_machine(tiny: Tiny) -> Finding:
 @not_verified
 def the_library_has_another_soname(tiny: Tiny) -> Finding:
     swap_library(tiny, library("2.30.7", soname="libnccl.so.3"))
-    return Finding(
-        check="library.nccl.soname", subject=f"/{LIBRARY}", expected="libnccl.so.2", actual="libnccl.so.3"
-    )
+    return Finding(check="library.nccl.soname", subject=f"/{LIBRARY}", expected="libnccl.so.2", actual="libnccl.so.3")
 
 
 @not_verified
@@ -505,7 +515,7 @@ def the_library_needs_a_newer_glibc(tiny: Tiny) -> Finding:
 
 
 @not_verified
-def P11_the_library_lacks_a_symbol_that_is_needed(tiny: Tiny) -> Finding:
+def P18_the_library_lacks_a_symbol_that_is_needed(tiny: Tiny) -> Finding:
     swap_library(tiny, library("2.30.7", exports=[name for name in SYMBOLS if name != "ncclAllReduce"]))
     return Finding(
         check="library.nccl.symbols",
@@ -516,7 +526,7 @@ def P11_the_library_lacks_a_symbol_that_is_needed(tiny: Tiny) -> Finding:
 
 
 @not_verified
-def the_library_lacks_a_required_string(tiny: Tiny) -> Finding:
+def P15_the_library_lacks_a_required_string(tiny: Tiny) -> Finding:
     swap_library(tiny, library("2.30.6"))
     return Finding(
         check="library.nccl.strings",
@@ -552,7 +562,7 @@ def third(path: str, digest: str) -> Finding:
 
 
 @not_verified
-def P01_a_third_nccl_has_an_innocent_name(tiny: Tiny) -> Finding:
+def C65_a_third_nccl_has_an_innocent_name(tiny: Tiny) -> Finding:
     return third("/opt/x/libfoo.so", add_file(tiny, "/opt/x/libfoo.so", library("2.27.3")))
 
 
@@ -563,7 +573,7 @@ def P02_a_third_nccl_has_no_soname_but_the_symbol(tiny: Tiny) -> Finding:
 
 
 @not_verified
-def P01_a_third_nccl_comes_with_the_base(tiny: Tiny) -> Finding:
+def P02_a_third_nccl_comes_with_the_base(tiny: Tiny) -> Finding:
     data = library("2.27.3")
     tiny.base = base_layers(extra={"opt/x/data.bin": data})
     relock(tiny, "base")
@@ -571,7 +581,7 @@ def P01_a_third_nccl_comes_with_the_base(tiny: Tiny) -> Finding:
 
 
 @not_verified
-def P18_a_backup_lies_beside_the_library(tiny: Tiny) -> Finding:
+def P06_a_backup_lies_beside_the_library(tiny: Tiny) -> Finding:
     add_file(tiny, f"/{LIBRARY}.orig", library("2.29.7"))
     folder = f"only it and links to it begin with libnccl.so in /{LIBRARY.rpartition('/')[0]}"
     return Finding(
@@ -583,7 +593,7 @@ def P18_a_backup_lies_beside_the_library(tiny: Tiny) -> Finding:
 
 
 @refused
-def P12_a_package_step_follows_the_swap(tiny: Tiny) -> Refusal:
+def P13_a_package_step_follows_the_swap(tiny: Tiny) -> Refusal:
     tiny.layers["tiny-nccl"].append(tiny.layers["tiny-packages"].pop())
     tiny.layers["tiny-packages"] = [{"kind": "remove", "paths": ["/etc/motd"]}]
     tiny.write()
@@ -858,6 +868,16 @@ def a_wheel_would_be_a_second_distribution_of_its_name(tiny: Tiny) -> Refusal:
 
 
 @refused
+def a_second_distribution_hides_behind_a_link(tiny: Tiny) -> Refusal:
+    tiny.base = base_layers()
+    tiny.base[0] += files({}, links={"opt/site": f"/{SITE}"})
+    tiny.layers["tiny-packages"][0].update(source="nccl-wheel", site="/opt/site")
+    tiny.write()
+    says = ("nccl-like", "2.30.7", "2.29.7", f"/{SITE}/nccl_like-2.29.7.dist-info", "tiny-packages/1")
+    return Refusal(exit_code=3, code="STEP_REFUSED", says=says, command=(*LOCK, "--update", "base"))
+
+
+@refused
 def a_wheel_is_for_another_machine(tiny: Tiny) -> Refusal:
     _, data = make_wheel("helper", "1.0", {"helper/__init__.py": b""})
     pin_wheel(tiny, "helper", "helper-1.0-cp312-cp312-manylinux_2_17_x86_64.whl", data)
@@ -867,16 +887,15 @@ def a_wheel_is_for_another_machine(tiny: Tiny) -> Refusal:
 
 @refused
 def a_wheel_breaks_its_own_RECORD(tiny: Tiny) -> Refusal:
-    filename, data = make_wheel("helper", "1.0", {"helper/__init__.py": b"VALUE = 1\n"})
-    at = data.index(b"VALUE = 1\n")
-    assert data.count(b"VALUE = 1\n") == 1
-    # The archive stays sound: the CRC is that of the changed bytes.
-    _, other = make_wheel("helper", "1.0", {"helper/__init__.py": b"VALUE = 2\n"})
-    record = slice(other.index(b"helper/__init__.py,sha256="), None)
-    del record
-    changed = data[:at] + b"VALUE = 2\n" + data[at + 10 :]
-    pin_wheel(tiny, "helper", filename, changed)
-    return Refusal(exit_code=4, code="ARCHIVE_INVALID", says=(filename, "helper/__init__.py"))
+    recorded, actual = b"VALUE = 1\n", b"VALUE = 2\n"
+    filename, data = make_wheel("helper", "1.0", {"helper/__init__.py": recorded})
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as made, zipfile.ZipFile(buffer, "w") as changed:
+        for info in made.infolist():
+            changed.writestr(info, made.read(info).replace(recorded, actual))
+    pin_wheel(tiny, "helper", filename, buffer.getvalue())
+    says = (filename, "helper/__init__.py", record_hash(recorded), record_hash(actual))
+    return Refusal(exit_code=4, code="ARCHIVE_INVALID", says=says)
 
 
 @refused
@@ -885,3 +904,31 @@ def a_path_to_be_removed_is_not_there(tiny: Tiny) -> Refusal:
     tiny.write()
     says = ("/opt/unusedd", "is not in the image", "tiny-app/3")
     return Refusal(exit_code=3, code="STEP_REFUSED", says=says, command=LOCK)
+
+
+# A full disk
+
+
+@pytest.mark.parametrize("free", [0, 8, 24])
+def test_C58_a_full_disk_under_the_store_is_refused_and_nothing_changes(
+    free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(tiny.cache_path / "results")
+    with nearly_full(tiny.store_path, free):
+        wanted = Refusal(exit_code=5, code="STORAGE", says=(str(tiny.store_path), "the disk is full"))
+        check_refusal(tiny, wanted, capsys)
+        (tiny.store_path / "filler").unlink()
+        assert execute(tiny, "build", "tiny", "--offline") == 0
+
+
+@pytest.mark.parametrize("free", [0, 8, 40, 80])
+def test_a_full_disk_under_the_cache_is_refused_and_nothing_changes(
+    free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("inventories", "results", "git"):
+        shutil.rmtree(tiny.cache_path / name)
+    with nearly_full(tiny.cache_path, free):
+        wanted = Refusal(exit_code=5, code="STORAGE", says=(str(tiny.cache_path), "the disk is full"))
+        check_refusal(tiny, wanted, capsys)
+        (tiny.cache_path / "filler").unlink()
+        assert execute(tiny, "build", "tiny", "--offline") == 0

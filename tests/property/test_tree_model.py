@@ -38,7 +38,7 @@ def groups(keys: dict[bytes, Hashable]) -> set[frozenset[bytes]]:
     return {frozenset(paths) for paths in found.values()}
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(stack=stacks())
 def test_a_stack_gives_the_tree_that_the_specification_says_sentence_by_sentence(stack: list[list[Item]]) -> None:
     model = ReferenceTree()

@@ -77,9 +77,24 @@ def items(draw: st.DrawFn) -> Item:
     return Item(path=path, type=kind, **facts)
 
 
-def stacks(*, layers: int = 4, entries: int = 9) -> st.SearchStrategy[list[list[Item]]]:
-    """One to `layers` layers of anything, sensible or not."""
-    return st.lists(st.lists(items(), max_size=entries), min_size=1, max_size=layers)
+_SKELETON = [
+    Item(path=(b"a",), type="directory", mode=0o750, mtime=3),
+    Item(path=(b"a", b"a"), type="directory", mode=0o700, mtime=4, xattrs=(("user.a", b"1"),)),
+    Item(path=(b"a", b"a", b"a"), type="file", data=b"deep"),
+    Item(path=(b"a", b"b"), type="file", data=b"linked", uid=5),
+    Item(path=(b"a", b"c"), type="hardlink", link=b"a/b", uid=5),
+    Item(path=(b"b",), type="symlink", mode=0o777, link=b"a"),
+    Item(path=(b"c",), type="symlink", mode=0o777, link=b"/a/a"),
+]
+"""A base with something to hide and links to directories."""
+
+
+def stacks(*, layers: int = 4, entries: int = 9, fewest: int = 0) -> st.SearchStrategy[list[list[Item]]]:
+    """One to `layers` layers of anything, sensible or not; often on a base with directories, files and links."""
+    layer = st.lists(items(), min_size=fewest, max_size=entries)
+    free = st.lists(layer, min_size=1, max_size=layers)
+    based = st.lists(layer, min_size=1, max_size=layers - 1).map(lambda above: [_SKELETON, *above])
+    return st.one_of(free, based, based)
 
 
 def sensible(stack: list[list[Item]]) -> tuple[list[list[Item]], ReferenceTree]:
@@ -118,10 +133,12 @@ def _is_sensible(lower: ReferenceTree, layer: list[Item], candidate: Item) -> bo
     reached = now.real(candidate.path[:-1])
     if now.doubts:
         return False
-    if reached == place or reached is None:
+    if reached == place:
         return True
-    # The model sees nothing to hide; nor may a tool that reads the layer in order, at the place where it then is.
-    return not any(now.paths[path] is lower.paths.get(path) for path in now.below(reached))
+    # The model hides nothing; nor may a tool that reads the layer in order, at the place where it then is.
+    return place is None and not any(
+        now.paths[path] is lower.paths.get(path) for path in (now.below(reached) if reached is not None else [])
+    )
 
 
 def _emptied(lower: ReferenceTree, layer: list[Item], candidate: Item) -> set[tuple[bytes, ...]]:

@@ -111,6 +111,7 @@ class ReferenceTree:
             if found is not None and found.type == "symlink" and found.item is not None:
                 hops += 1
                 if hops > HOPS:
+                    self.doubts.append("links that never end: umoci fails, even where there is nothing to do")
                     return None
                 absolute = found.item.link.startswith(b"/")
                 path, done = (() if absolute else here) + split(found.item.link) + rest, 0

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from imgbuild.config import KIB
 from imgbuild.digest import Digest
 from imgbuild.steps.lock import make_lock, write_lock
 
-from tests.support.tiny import SITE, Tiny
+from tests.support.tiny import Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,9 +50,6 @@ class Finding:
     subject: str
     expected: str
     actual: str
-
-
-Row = "Callable[[Tiny], Refusal]"
 
 
 def snapshot(tiny: Tiny) -> dict[str, str]:
@@ -136,9 +137,7 @@ def swap_library(tiny: Tiny, data: bytes) -> str:
     pin_wheel(tiny, "nccl-wheel", filename, wheel)
     value = locked(tiny)
     digest = str(Digest.of(data))
-    source(value, "nccl").update(
-        digest=digest, size=len(data), wheel_digest=source(value, "nccl-wheel")["digest"]
-    )
+    source(value, "nccl").update(digest=digest, size=len(data), wheel_digest=source(value, "nccl-wheel")["digest"])
     forge(tiny, value)
     relock(tiny)
     return digest
@@ -166,17 +165,22 @@ def commit_again(tiny: Tiny, change: Callable[[Path], None], *, amend: bool = Fa
     return git("rev-parse", "HEAD")
 
 
-def mount_small(folder: Path, kib: int) -> Iterator[None]:
-    """A real file system of that many KiB at `folder`. In CI a refused mount fails; elsewhere it is the caller's say."""
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(folder)], capture_output=True, check=False
-    )
+@contextlib.contextmanager
+def nearly_full(folder: Path, free: int) -> Iterator[None]:
+    """Put what is in a folder on a real disk of its own that has `free` KiB left; in CI this must be possible."""
+    kept = folder.with_name(f"{folder.name}.kept")
+    folder.rename(kept)
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], capture_output=True, check=False)
     if done.returncode != 0:
-        raise PermissionError(done.stderr.decode())
+        reason = f"cannot mount a small disk: {done.stderr.decode().strip()}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
     try:
+        shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
+        room = os.statvfs(folder)
+        (folder / "filler").write_bytes(bytes(room.f_bavail * room.f_frsize - free * KIB))
         yield
     finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
-SITE_PATH = f"/{SITE}"
+        subprocess.run(["umount", folder], check=True)

@@ -6,7 +6,7 @@ classes. Only when the conversion fails is `jsonschema` asked for the whole list
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -119,7 +119,8 @@ def _unknown_kind(error: ValidationError) -> ValidationError | None:
     wrong = [inner for inner in error.context or () if inner.path and inner.path[-1] == "kind"]
     if not wrong:
         return None
-    known = sorted({str(kind) for inner in wrong if inner.validator == "enum" for kind in inner.validator_value})
+    enums = [cast("list[str]", inner.validator_value) for inner in wrong if inner.validator == "enum"]
+    known = sorted({kind for enum in enums for kind in enum})
     wrong[0].message = f"{wrong[0].instance!r} is none of {', '.join(known)}"
     return wrong[0]
 

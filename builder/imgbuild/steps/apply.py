@@ -161,6 +161,7 @@ def _check_licence(work: Work, step: GitTree, step_id: str, paths: set[bytes]) -
             expected=licence,
             actual=", ".join(others[:5]) or "no file that is named like one",
             where=step_id,
+            hint="name it as `licence` in the step, or choose a commit that has it",
         )
     _, tree = work.sources.git(step.source)
     item = next(item for item in tree.files if item.path == licence.encode())
@@ -176,8 +177,10 @@ def _put_link(work: Work, path: bytes, item: GitFile, *, root: bytes, step_id: s
         raise StepError(
             f"link {show(path)}",
             "leaves the tree of its source",
+            expected=f"a target below {show(root)}",
             actual=target.decode("utf-8", "backslashreplace"),
             where=step_id,
+            hint="leave it out with `exclude` in the step, or choose a commit without it",
         )
     if work.workspace.tree.get(path) is not None:
         raise StepError(f"link {show(path)}", "exists in the image already", where=step_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +16,7 @@ from imgbuild import jsontext
 from imgbuild.content.changeset import LayerResult, write_layer
 from imgbuild.digest import Digest
 from imgbuild.errors import FactMismatchError, InputError, IntegrityError, StepError
+from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLayer
 from imgbuild.model.oci import Descriptor
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path
@@ -94,11 +95,14 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
     if facts is not None and facts != found:
+        where, recorded, actual = _first_difference(builtins(facts), builtins(found), "facts")
         raise FactMismatchError(
             f"lock of {lock.image}",
             "has facts that differ from the bytes",
-            where=_first_difference(facts, found),
-            hint="run `imgbuild lock --complete` and review the difference",
+            expected=recorded,
+            actual=actual,
+            where=where,
+            hint=f"run `imgbuild lock {lock.image} --complete` and review the difference",
         )
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
@@ -117,6 +121,7 @@ def check_labels(image: ImageInput, base: Base) -> None:
                 "differs from the definition",
                 expected=value,
                 actual=labels.get(name, "no such label"),
+                hint="is it the base that is meant? only if it is, correct base.labels in the definition",
             )
 
 
@@ -221,7 +226,7 @@ def _known_layer(context: Context, key: Digest) -> LayerResult | None:
     if not context.store.has(result.digest, result.size):
         return None
     try:
-        # A damaged copy is put out of the way by this, and the layer is written anew (case C58).
+        # In place of a damaged copy the layer is written anew, and publishing replaces it (case C58).
         context.store.verify(result.digest, result.size, subject=f"layer {result.digest}")
     except IntegrityError:
         return None
@@ -276,12 +281,14 @@ def _refuse_unused(workspace: Workspace, expected: dict[tuple[str, str], tuple[s
         )
 
 
-def _first_difference(recorded: Facts, found: Facts) -> str:
-    for name in ("base_layers", "touched", "libraries"):
-        left, right = getattr(recorded, name), getattr(found, name)
-        if len(left) != len(right):
-            return f"facts.{name}: {len(left)} rows recorded, {len(right)} found"
-        for index, (one, other) in enumerate(zip(left, right, strict=True)):
-            if one != other:
-                return f"facts.{name}[{index}]: recorded {one}, found {other}"
-    return "facts"
+def _first_difference(recorded: Any, found: Any, path: str) -> tuple[str, object, object]:
+    """The path of the first field that differs, and its two values; rows are counted before they are compared."""
+    if isinstance(recorded, dict) and isinstance(found, dict):
+        name = next(name for name in sorted({*recorded, *found}) if recorded.get(name) != found.get(name))
+        return _first_difference(recorded.get(name), found.get(name), f"{path}.{name}")
+    if isinstance(recorded, list) and isinstance(found, list):
+        if len(recorded) != len(found):
+            return path, f"{len(recorded)} rows", f"{len(found)} rows"
+        index = next(index for index, row in enumerate(recorded) if row != found[index])
+        return _first_difference(recorded[index], found[index], f"{path}[{index}]")
+    return path, "nothing" if recorded is None else recorded, "nothing" if found is None else found

@@ -110,7 +110,13 @@ def check_platform(config: ImageConfig, platform: str, *, subject: str) -> None:
     """Refuse an image of another operating system or architecture."""
     actual = f"{config.os}/{config.architecture}"
     if actual != platform:
-        raise FactMismatchError(subject, "is for another platform", expected=platform, actual=actual)
+        raise FactMismatchError(
+            subject,
+            "is for another platform",
+            expected=platform,
+            actual=actual,
+            hint="choose the manifest of that platform, or correct `platform` in the definition",
+        )
 
 
 def machine_of(platform: str) -> Machine:

@@ -51,6 +51,7 @@ class Packages:
                     expected=f"{version} as the only one",
                     actual=f"{distribution.version} in {show(distribution.folder)}",
                     where=where,
+                    hint="`remove` the installed one in a layer before, or leave this wheel out",
                 )
 
     def update(self, path: bytes, *, where: str) -> None:

