@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import stat
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,13 +13,18 @@ from imgbuild.errors import ArchiveError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def test_a_work_folder_is_gone_with_all_in_it_also_after_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ArchiveError), work_folder(tmp_path, prefix=".x-") as work:
-        assert (work.parent, work.name[:3]) == (tmp_path, ".x-")
-        extract_file(work / "a" / "b", [b"x"])
-        raise ArchiveError("a", "b")
+    def failing() -> None:
+        with work_folder(tmp_path, prefix=".x-") as work:
+            assert (work.parent, work.name[:3]) == (tmp_path, ".x-")
+            extract_file(work / "a" / "b", [b"x"])
+            raise ArchiveError("a", "b")
+
+    with pytest.raises(ArchiveError):
+        failing()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -95,9 +99,8 @@ def test_a_lock_with_a_time_limit_ends_in_a_storage_error_and_is_free_afterwards
     other.start()
     try:
         assert held.wait(30)
-        with pytest.raises(StorageError, match=r"held by another process for 0\.2 seconds"):
-            with exclusive(tmp_path / "lock", seconds=0.2):
-                pass
+        with pytest.raises(StorageError, match=r"for 0\.2 seconds"), exclusive(tmp_path / "lock", seconds=0.2):
+            pass
         release.set()
         with exclusive(tmp_path / "lock", seconds=30):
             pass

@@ -77,6 +77,22 @@ def items(draw: st.DrawFn) -> Item:
     return Item(path=path, type=kind, **facts)
 
 
+@st.composite
+def _pairs(draw: st.DrawFn) -> list[Item]:
+    """A path that is replaced or hidden, and a marker below it, as overlayfs differs write them, in either order."""
+    path = draw(_PATHS)
+    below = draw(st.sampled_from([b".wh..wh..opq", b".wh.a", b".wh.b"]))
+    pair = [
+        draw(
+            st.sampled_from(
+                [Item(path=path, type="directory", mtime=9), Item(path=(*path[:-1], b".wh." + path[-1]), type="file")]
+            )
+        ),
+        Item(path=(*path, below), type="file"),
+    ]
+    return draw(st.sampled_from([pair, pair[::-1]]))
+
+
 _SKELETON = [
     Item(path=(b"a",), type="directory", mode=0o750, mtime=3),
     Item(path=(b"a", b"a"), type="directory", mode=0o700, mtime=4, xattrs=(("user.a", b"1"),)),
@@ -85,13 +101,16 @@ _SKELETON = [
     Item(path=(b"a", b"c"), type="hardlink", link=b"a/b", uid=5),
     Item(path=(b"b",), type="symlink", mode=0o777, link=b"a"),
     Item(path=(b"c",), type="symlink", mode=0o777, link=b"/a/a"),
+    Item(path=(b"a", b"\xff"), type="symlink", mode=0o777, link=b"/a/a"),
 ]
 """A base with something to hide and links to directories."""
 
 
 def stacks(*, layers: int = 4, entries: int = 9, fewest: int = 0) -> st.SearchStrategy[list[list[Item]]]:
     """One to `layers` layers of anything, sensible or not; often on a base with directories, files and links."""
-    layer = st.lists(items(), min_size=fewest, max_size=entries)
+    layer = st.lists(st.one_of(items().map(lambda item: [item]), _pairs()), min_size=fewest, max_size=entries).map(
+        lambda groups: [item for group in groups for item in group]
+    )
     free = st.lists(layer, min_size=1, max_size=layers)
     based = st.lists(layer, min_size=1, max_size=layers - 1).map(lambda above: [_SKELETON, *above])
     return st.one_of(free, based, based)

@@ -24,8 +24,7 @@ class Scratch:
     """A copy of a project, always at the same path, since the cache keeps git repositories by the URL of their source.
 
     It lies in memory where that can be had: a build waits for fsync most of its time. Putting a state back links files
-    instead of copying them, so a program that wrote into a file that has its final name would spoil the state: `content`
-    tells.
+    instead of copying them, so a program that wrote into a file with its final name would spoil it: `content` tells.
     """
 
     def __init__(self, source: Path) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -26,6 +27,10 @@ _SPOOL_BYTES = 16 * 1024 * 1024
 _PENDING = ".pending-"
 _SWEPT: set[Path] = set()
 """Folders in which this process has looked for what killed ones left."""
+_NEARLY_FULL_BYTES = 1024 * 1024
+"""bytes; a program that failed with less than that left on the disk has failed for want of space."""
+_FULL = re.compile(r"(?i)no space left|out of disk ?space|disk quota exceeded|NoSpaceLeft|DiskQuota")
+_FULL_HINT = "free some space, or choose another place with --store or IMGBUILD_CACHE, and run it again"
 _POLL_SECONDS = 0.05
 """seconds between two tries to get a lock that has a time limit."""
 
@@ -244,10 +249,22 @@ def storage_errors(path: Path, done: str = "written") -> Iterator[None]:
         raise StorageError(
             str(path),
             f"cannot be {done}: {'the disk is full' if full else error.strerror}",
-            hint="free some space, or choose another place with --store or IMGBUILD_CACHE, and run it again"
-            if full
-            else "check the permissions of that folder",
+            hint=_FULL_HINT if full else "check the permissions of that folder",
         ) from error
+
+
+def refuse_full(folder: Path, said: str) -> None:
+    """A `StorageError` if a program outside has probably failed because the disk of a folder that it writes to is full.
+
+    Programs say so in many words or in none, and remove what they began: both its words and the free space are clues.
+    """
+    free = _NEARLY_FULL_BYTES
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(folder).free
+    if free < _NEARLY_FULL_BYTES or _FULL.search(said):
+        raise StorageError(
+            str(folder), "cannot be written: the disk is full", actual=f"{free} bytes free", hint=_FULL_HINT
+        )
 
 
 def _locked_file(folder: Path) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import os
 import subprocess
 from typing import TYPE_CHECKING
 
+from imgbuild.adapters.durable import refuse_full
 from imgbuild.adapters.giturl import shown
 from imgbuild.adapters.process import ERROR_BYTES, Drain, end, wait
 from imgbuild.config import GIB, MIB
@@ -77,7 +78,10 @@ class Runner:
         self._timeout = timeout
 
     def run(self, *arguments: str) -> bytes:
-        """The output of one command, at most 4 MiB. Raises `ToolError` when it fails, floods or takes too long."""
+        """The output of one command, at most 4 MiB. Raises `ToolError` when it fails, floods or takes too long.
+
+        A full disk is a `StorageError`.
+        """
         process = start(self._bare, self._source, arguments, interactive=False)
         output, errors = Drain(process.stdout, _OUTPUT_BYTES), Drain(process.stderr, ERROR_BYTES, keep="last")
         try:
@@ -88,6 +92,7 @@ class Runner:
         if problem is None and process.returncode != 0:
             problem = f"failed with status {process.returncode}"
         if problem is not None:
+            refuse_full(self._bare, errors.text())
             raise ToolError(f"git {arguments[0]}", problem, actual=said(errors), where=self._source.name)
         return bytes(output.data)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
-from imgbuild.adapters.durable import extract_file, make_folder
+from imgbuild.adapters.durable import extract_file, make_folder, refuse_full
 from imgbuild.adapters.process import run
 from imgbuild.config import KIB
 from imgbuild.errors import DigestMismatchError, ImgbuildError, IntegrityError, ToolError
@@ -74,6 +74,7 @@ def run_pip(
     if done.problem is not None:
         raise ToolError("pip", done.problem, where=subject)
     if done.status != 0:
+        refuse_full(work, done.errors)
         raise _failure(done.errors, subject, done.status, expected)
 
 

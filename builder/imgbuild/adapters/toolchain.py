@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal
 
-from imgbuild.adapters.durable import extract_file, make_folder, move_folder, work_folder
+from imgbuild.adapters.durable import extract_file, make_folder, move_folder, refuse_full, work_folder
 from imgbuild.adapters.process import run
 from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.ziparchive import open_archive
@@ -235,6 +235,8 @@ def _run_zig(arguments: list[str], room: Path, cache: Path, *, subject: str) -> 
     if done.problem is not None:
         raise ToolError("zig", done.problem, where=subject)
     if done.status != 0:
+        for folder in (room, cache):
+            refuse_full(folder, done.errors)
         # The first errors of a compiler are the cause of the others.
         lines = [printable(line, 300) for line in done.errors.splitlines() if line.strip()]
         said = " | ".join(lines[:_LOG_LINES]) or "it said nothing"

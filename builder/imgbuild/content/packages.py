@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.content.tree import Tree
 
 _DIST_INFO = b".dist-info"
+_SHA256_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,44 +65,40 @@ def distributions(tree: Tree, read: Callable[[bytes], bytes | None]) -> tuple[Di
 
 
 def owners(installed: tuple[Distribution, ...]) -> dict[bytes, tuple[Distribution, ...]]:
-    """Which distributions claim a path."""
-    claims: dict[bytes, tuple[Distribution, ...]] = {}
+    """Which distributions claim a path; one that lists it twice is there once."""
+    claims: dict[bytes, list[Distribution]] = {}
     for distribution in installed:
-        for row in distribution.rows:
-            claims[row.path] = (*claims.get(row.path, ()), distribution)
-    return claims
+        for path in dict.fromkeys(row.path for row in distribution.rows):
+            claims.setdefault(path, []).append(distribution)
+    return {path: tuple(found) for path, found in claims.items()}
 
 
 def parse_record(raw: bytes, *, site: bytes) -> tuple[RecordRow, ...]:
     """Rows with paths in the image; relative ones start from the folder `site`. ValueError if it is no RECORD."""
-    return tuple(_row(fields, site) for fields in _rows(raw))
+    return tuple(_row(fields, site) for fields, _ in _rows(raw))
 
 
 def rewrite_record(raw: bytes, path: bytes, *, site: bytes, sha256: str | None, size: int, subject: str) -> bytes:
     """The RECORD with another hash and size in the row of `path`, or without that row where `sha256` is None.
 
-    Every other byte stays. A `StepError` unless exactly one row matches.
+    Every other byte stays. A `StepError` unless it can be read and exactly one row matches.
     """
-    lines = raw.splitlines(keepends=True)
-    matching = []
-    for index, line in enumerate(lines):
-        rows = list(_rows(line))
-        if rows and _row(rows[0], site).path == path:
-            matching.append(index)
+    try:
+        rows = [(fields, span, _row(fields, site)) for fields, span in _rows(raw)]
+    except ValueError as error:
+        raise StepError(subject, f"is a RECORD that cannot be read: {error}") from error
+    matching = [(fields[0], span) for fields, span, row in rows if row.path == path]
     if len(matching) != 1:
         raise StepError(
             subject, "does not list the swapped file once", expected="1 row", actual=f"{len(matching)} rows"
         )
+    name, span = matching[0]
     if sha256 is None:
-        del lines[matching[0]]
-        return b"".join(lines)
-    line = lines[matching[0]]
-    ending = line[len(line.rstrip(b"\r\n")) :]
-    fields = next(iter(_rows(line)))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([fields[0], encoded_hash(sha256), str(size)])
-    lines[matching[0]] = text.getvalue().encode() + ending
-    return b"".join(lines)
+        return raw[: span.start] + raw[span.stop :]
+    old = raw[span.start : span.stop]
+    ending = old[len(old.rstrip(b"\r\n")) :]
+    new = f"{_quoted(name)},{encoded_hash(sha256)},{size}".encode()
+    return raw[: span.start] + new + ending + raw[span.stop :]
 
 
 def encoded_hash(sha256: str) -> str:
@@ -134,15 +131,32 @@ def _distribution(folder: bytes, read: Callable[[bytes], bytes | None]) -> Distr
     )
 
 
-def _rows(raw: bytes) -> Iterator[list[str]]:
+def _rows(raw: bytes) -> Iterator[tuple[list[str], slice]]:
+    """The fields of each row, and which bytes it takes, its end of line included."""
+    offset = start = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal offset
+        for line in io.StringIO(raw.decode("utf-8"), newline=""):
+            offset += len(line.encode())
+            yield line
+
     try:
-        for fields in csv.reader(io.StringIO(raw.decode("utf-8"), newline="")):
+        # A quoted name may hold an end of line, so a row is what the reader took, not a line.
+        for fields in csv.reader(lines(), strict=True):
             if fields:
                 if len(fields) != 3:  # noqa: PLR2004 - path, hash, size
                     raise ValueError(f"a row has {len(fields)} fields instead of 3")
-                yield fields
+                yield fields, slice(start, offset)
+            start = offset
     except csv.Error as error:
         raise ValueError(str(error)) from error
+
+
+def _quoted(name: str) -> str:
+    if any(character in name for character in ',"\r\n'):
+        return '"' + name.replace('"', '""') + '"'
+    return name
 
 
 def _row(fields: list[str], site: bytes) -> RecordRow:
@@ -151,7 +165,10 @@ def _row(fields: list[str], site: bytes) -> RecordRow:
     algorithm, _, value = encoded.partition("=")
     sha256 = None
     if algorithm == "sha256":
-        sha256 = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4)).hex()
+        digest = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
+        if len(digest) != _SHA256_BYTES:
+            raise ValueError(f"{encoded[:80]!r} is not a sha256")
+        sha256 = digest.hex()
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):  # noqa: PLR2004 - beyond any file
         raise ValueError(f"{size[:40]!r} is not a size")
     return RecordRow(path=path, sha256=sha256, size=int(size) if size else None)

@@ -7,22 +7,28 @@ a tree.
 
 from __future__ import annotations
 
+import configparser
+import csv
 import posixpath
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from imgbuild.config import MIB
 from imgbuild.content.packages import encoded_hash
 from imgbuild.content.ziparchive import member_digest, open_archive, open_member
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, StepError
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from installer.records import RecordEntry
     from installer.scripts import ScriptSection
+    from installer.sources import WheelFile
 
 __all__ = [
     "INSTALL_BYTES",
@@ -37,6 +43,8 @@ __all__ = [
 
 INSTALL_BYTES = 512 * MIB
 """bytes of all files of a wheel that is installed; it is held in memory."""
+_INSTALLING = (ValueError, KeyError, TypeError, AssertionError, configparser.Error, csv.Error)
+"""what `installer` lets through, besides its own errors, when a wheel's metadata are broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +91,17 @@ def install(
 ) -> tuple[WheelEntry, ...]:
     """The files that installing this wheel gives, RECORD and INSTALLER included, sorted by path.
 
+    Every member must be in RECORD with its hash and size; rows without a member are dropped. Compiled files in
+    `__pycache__` are left out, as `installer` does: they may differ from their sources.
+
     Raises:
-        ArchiveError: RECORD does not match the members, or the archive is not sound.
+        ArchiveError: RECORD does not match the members, METADATA is of another distribution than the file name, a
+            path is written twice or leaves its folder, or the archive is not sound.
         StepError: the wheel has parts that we do not place (headers, data), or scripts without a place for them.
     """
     from installer import install as run  # noqa: PLC0415 - only when a wheel is installed
     from installer.exceptions import InstallerError  # noqa: PLC0415
+    from installer.records import InvalidRecordEntry  # noqa: PLC0415
     from installer.sources import WheelFile  # noqa: PLC0415
 
     with open_archive(file, subject=subject) as archive:
@@ -100,16 +113,37 @@ def install(
         try:
             source = WheelFile(archive)
             source.validate_record(validate_contents=True)
-            run(source, destination, {"INSTALLER": b"imgbuild\n"})
-        except (InstallerError, ValueError, KeyError) as error:
-            raise ArchiveError(subject, f"cannot be installed by its RECORD: {error}") from error
-        return tuple(sorted(destination.files, key=lambda entry: entry.path))
+            _check_metadata(source, filename, subject)
+            with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+                run(source, destination, {"INSTALLER": b"imgbuild\n"})
+        except (InstallerError, InvalidRecordEntry, *_INSTALLING) as error:
+            reason = printable(str(error) or type(error).__name__)
+            raise ArchiveError(subject, f"cannot be installed by its RECORD: {reason}") from error
+        return tuple(sorted(destination.files.values(), key=lambda entry: entry.path))
 
 
 def distribution_of(filename: str) -> tuple[str, str]:
-    """Normalised name and version of a wheel's file name."""
-    name, version, _, _ = parse_wheel_filename(filename)
+    """Normalised name and version of a wheel's file name; a `StepError` if it is none."""
+    try:
+        name, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as error:
+        raise StepError(f"wheel {printable(filename)}", "has no valid wheel file name") from error
     return canonicalize_name(name), str(version)
+
+
+def _check_metadata(source: WheelFile, filename: str, subject: str) -> None:
+    """Refuse METADATA of another distribution: under that name it would be found once it is installed."""
+    from installer.utils import parse_metadata_file  # noqa: PLC0415 - only when a wheel is installed
+
+    headers = parse_metadata_file(source.read_dist_info("METADATA"))
+    name, version = canonicalize_name(str(headers["Name"])), str(Version(str(headers["Version"])))
+    if (name, version) != distribution_of(filename):
+        raise ArchiveError(
+            subject,
+            "is of another distribution than its file name says",
+            expected=" ".join(distribution_of(filename)),
+            actual=printable(f"{name} {version}"),
+        )
 
 
 def _destination(site: bytes, scripts: bytes | None, interpreter: str, subject: str) -> Any:
@@ -138,8 +172,12 @@ def _destination(site: bytes, scripts: bytes | None, interpreter: str, subject: 
                 self._keep(scheme, record_file_path, stream.read(), executable=False)
 
         def _keep(self, scheme: str, path: str, data: bytes, *, executable: bool) -> RecordEntry:
-            full = posixpath.normpath(self.root(scheme) + b"/" + path.encode())
-            self.files.append(WheelEntry(path=full, data=data, executable=executable))
+            full = posixpath.join(self.root(scheme), path.encode())
+            if posixpath.normpath(full) != full or not full.startswith(self.root(scheme) + b"/"):
+                raise ArchiveError(subject, "installs a file outside of its folder", actual=printable(path))
+            if full in self.files:
+                raise ArchiveError(subject, "installs two files at one path", actual=printable(path))
+            self.files[full] = WheelEntry(path=full, data=data, executable=executable)
             sha256 = encoded_hash(Digest.of(data).encoded).partition("=")[2]
             return RecordEntry(path, Hash("sha256", sha256), len(data))
 
@@ -150,7 +188,7 @@ class _Collector:
     """What was installed, and where each scheme of a wheel goes."""
 
     def __init__(self, site: bytes, scripts: bytes | None, subject: str) -> None:
-        self.files: list[WheelEntry] = []
+        self.files: dict[bytes, WheelEntry] = {}
         self._site = site
         self._scripts = scripts
         self._subject = subject

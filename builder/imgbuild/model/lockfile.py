@@ -128,6 +128,7 @@ class TouchedFile(Document, frozen=True, kw_only=True):
     size: Size
     digest: Digest | None = None
     distribution: str | None = None
+    record: Annotated[Digest | None, Meta(description="what the owner's RECORD row claims")] = None
 
 
 class LibraryFacts(Document, frozen=True, kw_only=True):

@@ -41,6 +41,15 @@ class Packages:
         """Their names."""
         return tuple(distribution.name for distribution in self.owners(path))
 
+    def claims(self, path: bytes) -> tuple[tuple[str, str | None], ...]:
+        """Which distributions claim a path, each with the sha256 (hex) in its RECORD row."""
+        return tuple(
+            (distribution.name, row.sha256)
+            for distribution in self.owners(path)
+            for row in distribution.rows
+            if row.path == path
+        )
+
     def refuse_second(self, name: str, version: str, site: bytes, *, where: str) -> None:
         """Refuse a second distribution of one name in a site folder: importers would mix the two."""
         for distribution in self.installed():

@@ -49,7 +49,7 @@ def touched(before: dict[bytes, Node | None], packages: Packages) -> list[Touche
     for path, node in sorted(before.items()):
         if node is None or node.layer < 0:
             continue
-        names = packages.owner_names(path)
+        claims = packages.claims(path)
         rows.append(
             TouchedFile(
                 path=show(path),
@@ -58,7 +58,8 @@ def touched(before: dict[bytes, Node | None], packages: Packages) -> list[Touche
                 owner=f"{node.uid}:{node.gid}",
                 size=node.size,
                 digest=Digest("sha256", node.sha256) if node.sha256 is not None else None,
-                distribution=names[0] if len(names) == 1 else None,
+                distribution=claims[0][0] if len(claims) == 1 else None,
+                record=Digest("sha256", claims[0][1]) if len(claims) == 1 and claims[0][1] is not None else None,
             )
         )
     return rows
