@@ -176,9 +176,9 @@ class ReferenceTree:
         # "If the entry and the existing path are both directories, then the existing path's attributes MUST be
         # replaced by those of the entry": its children stay. "In all other cases": remove and recreate.
         if old is not None and not (old.type == facts.type == "directory"):
-            if facts.inode in {self.paths[other].inode for other in (place, *self.below(place))}:
-                self.doubts.append("a hard link in place of its own target: umoci removes it before it links")
             self._remove(place)
+            if item.type == "hardlink" and self._linked(item) is not facts:
+                self.doubts.append("a hard link over what leads to its target: umoci removes that before it links")
         self.paths[place] = facts
         self.disturbed.discard(place)
         return place
@@ -186,11 +186,14 @@ class ReferenceTree:
     def _facts(self, item: Item) -> Facts:
         if item.type != "hardlink":
             return Facts(type=item.type, item=item, inode=next(self._inodes))
-        target = self._parent_and_name(split(item.link))
-        found = None if target is None else self.paths.get(target)
+        found = self._linked(item)
         if found is None or found.type == "directory":
             raise Refused("a hard link to what is not a file")
         return found
+
+    def _linked(self, item: Item) -> Facts | None:
+        target = self._parent_and_name(split(item.link))
+        return None if target is None else self.paths.get(target)
 
 
 def split(path: bytes) -> Path:
