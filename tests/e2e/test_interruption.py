@@ -25,12 +25,14 @@ from imgbuild.digest import Digest
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor
 
+from tests.support import outside
 from tests.support.faults import Fault, Outcome, run_child
 from tests.support.scratch import Scratch, forget_derived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="names open files by /proc/self/fd")
 CHECKOUT = Path(__file__).resolve().parents[2]
 Way = Literal["kill", "fail"]
 OLD = Descriptor(media_type="application/vnd.oci.image.manifest.v1+json", digest=Digest.of(b"an older image"), size=1)
@@ -313,6 +315,7 @@ sys.exit(run(arguments))
 
 @pytest.mark.tools
 def test_the_kernel_sees_no_write_of_the_program_that_is_not_among_the_counted_ones(scratch: Scratch) -> None:
+    outside.tool("strace")
     scratch.restore("old")
     trace, log = scratch.folder / "trace", scratch.folder / "counted"
     command = ["strace", "-f", "-y", "-qq", "-s", "0", "-e", f"trace={WRITES}", "-e", "signal=none", "-o", str(trace)]

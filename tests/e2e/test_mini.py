@@ -175,7 +175,9 @@ def test_the_compiled_library_is_the_same_from_an_empty_compiler_cache(tmp_path:
     assert result["ok"]
 
 
-def test_verify_finds_one_flipped_byte_in_the_swapped_library(tmp_path: Path, built: tuple[Path, dict[str, Any]]) -> None:
+def test_verify_finds_one_flipped_byte_in_the_swapped_library(
+    tmp_path: Path, built: tuple[Path, dict[str, Any]]
+) -> None:
     project = tmp_path / "project"
     shutil.copytree(built[0], project, copy_function=os.link)
     layer = next(row for row in built[1]["layers"] if row["name"] == "mini-nccl")

@@ -13,11 +13,17 @@ import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from imgbuild.adapters.cache import Cache, default_folder
+from imgbuild.adapters.store import Store
 from imgbuild.cli import run
 from imgbuild.cli.schemas import shipped
 from imgbuild.digest import Digest
+from imgbuild.ledger import Ledger
+from imgbuild.steps.context import Context
+from imgbuild.steps.sources import fetch_wheel, host_key
 from jsonschema import Draft202012Validator
 
+from tests.standin import pins
 from tests.support.refusals import (
     LOCK,
     Finding,
@@ -47,7 +53,6 @@ from tests.support.tiny import (
     files,
     library,
     make_wheel,
-    record_hash,
 )
 
 if TYPE_CHECKING:
@@ -400,6 +405,16 @@ def P64_the_postimage_of_a_patch_stage_differs(tiny: Tiny) -> Refusal:
     actual, rows[1] = rows[1], str(Digest.of(b"other"))
     forge(tiny, value)
     return Refusal(exit_code=4, code="FACT_MISMATCH", says=("/srv/app/auth.py", "stage 1", rows[1], actual))
+
+
+@refused
+def P64_a_patch_has_fewer_stages_than_the_lock(tiny: Tiny) -> Refusal:
+    value = locked(tiny)
+    rows = states(value, "/srv/app/auth.py")
+    rows.append(str(Digest.of(b"other")))
+    forge(tiny, value)
+    says = ("/srv/app/auth.py", "stage 3", rows[-1], "no further state")
+    return Refusal(exit_code=4, code="FACT_MISMATCH", says=says)
 
 
 @refused
@@ -790,8 +805,25 @@ def the_image_is_unknown(tiny: Tiny) -> Refusal:
 
 
 @refused
+def the_name_of_the_image_is_not_UTF_8(tiny: Tiny) -> Refusal:
+    return Refusal(exit_code=2, code="USAGE", says=("'no\\udcffpe'", "tiny"), command=("build", "no\udcffpe"))
+
+
+@refused
 def an_option_is_unknown(tiny: Tiny) -> Refusal:
     return Refusal(exit_code=2, code="USAGE", says=("--nope",), command=("build", "tiny", "--nope"))
+
+
+@refused
+def P33_a_digest_on_the_command_line_is_none(tiny: Tiny) -> Refusal:
+    command = ("verify", "tiny", "--digest", "sha256:latest")
+    return Refusal(exit_code=2, code="USAGE", says=("'latest'", "64 hexadecimal digits"), command=command)
+
+
+@refused
+def a_tag_is_not_in_the_store(tiny: Tiny) -> Refusal:
+    says = ("tag nightly", "base, tiny", str(tiny.store_path))
+    return Refusal(exit_code=5, code="MISSING", says=says, command=("verify", "tiny", "--tag", "nightly"))
 
 
 @refused
@@ -894,7 +926,7 @@ def a_wheel_breaks_its_own_RECORD(tiny: Tiny) -> Refusal:
         for info in made.infolist():
             changed.writestr(info, made.read(info).replace(recorded, actual))
     pin_wheel(tiny, "helper", filename, buffer.getvalue())
-    says = (filename, "helper/__init__.py", record_hash(recorded), record_hash(actual))
+    says = (filename, "helper/__init__.py", "didn't match RECORD")
     return Refusal(exit_code=4, code="ARCHIVE_INVALID", says=says)
 
 
@@ -904,6 +936,80 @@ def a_path_to_be_removed_is_not_there(tiny: Tiny) -> Refusal:
     tiny.write()
     says = ("/opt/unusedd", "is not in the image", "tiny-app/3")
     return Refusal(exit_code=3, code="STEP_REFUSED", says=says, command=LOCK)
+
+
+# Damage that is not refused, since the next build makes it anew
+
+
+def test_C58_a_damaged_layer_of_ours_is_found_by_verify_and_replaced_by_build(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layer = locked(tiny)["result"]["layers"][0]["digest"]
+    actual = flip(blob(tiny, layer))
+    before = snapshot(tiny)
+    capsys.readouterr()
+
+    assert execute(tiny, "verify", "tiny", "--json") == 1
+    findings = validated("verify-report", capsys.readouterr().out)["result"]["findings"]
+    failed = [(row["expected"], row["actual"]) for row in findings if row["verdict"] == "differs"]
+    assert failed == [(layer, actual)]
+    assert snapshot(tiny) == before
+
+    assert execute(tiny, "build", "tiny", "--offline") == 0
+    assert digest_of(blob(tiny, layer)) == layer
+    assert execute(tiny, "verify", "tiny") == 0
+
+
+# A real compiler
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Cache:
+    """The cache of this user, with the pinned compiler, which is fetched where it is not there."""
+    cache = Cache(default_folder(), ledger=Ledger())
+    store = Store(cache.root / "no-store", ledger=cache.ledger)
+    fetch_wheel(Context(root=cache.root, store=store, cache=cache, ledger=cache.ledger), pins.zig())
+    return cache
+
+
+@pytest.mark.mini
+def test_P58_a_compile_output_that_differs_is_refused(
+    compiler: Cache, tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_compile_step(tiny, compiler)
+    value = locked(tiny)
+    rows = states(value, "/opt/tiny/libone.so")
+    actual, rows[1] = rows[1], str(Digest.of(b"other"))
+    forge(tiny, value)
+
+    def again() -> None:
+        # Without the result of an earlier run the compiler has to run.
+        shutil.rmtree(tiny.cache_path / "results")
+
+    again()
+    says = ("/opt/tiny/libone.so", "after the step", rows[1], actual)
+    check_refusal(tiny, Refusal(exit_code=4, code="FACT_MISMATCH", says=says, again=again), capsys)
+
+
+def add_compile_step(tiny: Tiny, compiler: Cache) -> None:
+    for name in ("tools", "zig"):
+        compiler.folder(name).mkdir(exist_ok=True)
+        (tiny.cache_path / name).symlink_to(compiler.folder(name))
+    pin = pins.zig()
+    cached(tiny, pin.digest).symlink_to(compiler.path(pin.digest))
+    host = {"filename": pin.filename, "digest": str(pin.digest)}
+    toolchain = {"kind": "toolchain", "name": "zig", "distribution": pin.name, "version": pin.version}
+    value = locked(tiny)
+    value["pins"]["sources"].append({**toolchain, "hosts": {host_key(): host}})
+    forge(tiny, value)
+    hosts = {host_key(): ["any"]}
+    tiny.image = {"sources": {"zig": {**toolchain, "name": pin.name, "hosts": hosts}}}
+    del tiny.image["sources"]["zig"]["distribution"]
+    compiled = {"kind": "compile", "source": "adapter", "toolchain": "zig", "sources": ["one.c"], "language": "c17"}
+    tiny.layers["tiny-adapter"].append({**compiled, "glibc": "2.34", "path": "/opt/tiny/libone.so"})
+    tiny.layers["tiny-adapter"][0]["exclude"] = ["one.c"]
+    commit_again(tiny, lambda work: (work / "one.c").write_text("int one(void) { return 1; }\n"))
+    relock(tiny, "adapter")
 
 
 # A full disk
@@ -921,7 +1027,7 @@ def test_C58_a_full_disk_under_the_store_is_refused_and_nothing_changes(
         assert execute(tiny, "build", "tiny", "--offline") == 0
 
 
-@pytest.mark.parametrize("free", [0, 8, 40, 80])
+@pytest.mark.parametrize("free", [0, 8, 24, 32, 40])
 def test_a_full_disk_under_the_cache_is_refused_and_nothing_changes(
     free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:

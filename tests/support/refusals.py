@@ -16,11 +16,11 @@ from imgbuild.config import KIB
 from imgbuild.digest import Digest
 from imgbuild.steps.lock import make_lock, write_lock
 
-from tests.support.tiny import Tiny
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tests.support.tiny import Tiny
 
 BUILD = ("build", "tiny", "--offline")
 LOCK = ("lock", "tiny", "--offline")
@@ -143,7 +143,7 @@ def swap_library(tiny: Tiny, data: bytes) -> str:
     return digest
 
 
-def commit_again(tiny: Tiny, change: Callable[[Path], None], *, amend: bool = False) -> str:
+def commit_again(tiny: Tiny, change: Callable[[Path], object], *, amend: bool = False) -> str:
     """Change the adapter's sources and write its bundle anew; returns the commit. With `amend` the old one is gone."""
     work = tiny.root / "adapter-work"
     change(work)

@@ -188,17 +188,13 @@ TOOL = {"name": "imgbuild", "version": __version__}
 
 def error_body(error: ImgbuildError) -> ErrorBody:
     """An error as its document has it."""
-    return ErrorBody(
-        code=error.code,
-        exit_code=error.exit_code,
-        message=str(error),
-        subject=error.subject,
-        problem=error.problem,
-        expected=error.expected,
-        actual=error.actual,
-        where=error.where,
-        hint=error.hint or error.advice,
-    )
+    fields = {name: _unicode(text) for name, text in error.fields().items()}
+    return ErrorBody(code=error.code, exit_code=error.exit_code, message=_unicode(str(error)), **fields)
+
+
+def _unicode(text: str) -> str:
+    """Text that UTF-8 can say: an argument that is not UTF-8 reaches us with halves of surrogate pairs."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def finding_bodies(report: Report) -> list[FindingBody]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imgbuild.cli.options import Settings, shared
+from imgbuild.cli.options import Settings, parse_digest, shared
 from imgbuild.cli.render import amount, show_moved
 
 if TYPE_CHECKING:
@@ -34,13 +34,12 @@ def command(reference: str, *, target: Path | None, settings: Settings) -> int:
     from imgbuild.adapters.durable import write_file  # noqa: PLC0415 - imported when used
     from imgbuild.cli.documents import TOOL, InventoryBody, InventoryDocument, moved_bodies  # noqa: PLC0415
     from imgbuild.content.tree import Tree  # noqa: PLC0415
-    from imgbuild.digest import Digest  # noqa: PLC0415
     from imgbuild.steps.base import take_inventories  # noqa: PLC0415
 
     project = settings.open_project()
     context = settings.context(project, staged=False)
     store = context.store
-    descriptor = store.descriptor_of(Digest.parse(reference)) if ":" in reference else store.resolve(reference)
+    descriptor = store.descriptor_of(parse_digest(reference)) if ":" in reference else store.resolve(reference)
     manifest = store.manifest(descriptor)
     config = store.config(manifest.config)
     found = take_inventories(context, manifest.layers, config.diff_ids, None)

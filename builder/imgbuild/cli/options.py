@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imgbuild.adapters.project import Project
+    from imgbuild.digest import Digest
     from imgbuild.steps.context import Context
 
 
@@ -115,3 +116,14 @@ def image_argument(function: Callable[..., Any]) -> Callable[..., Any]:
             return []
 
     return click.argument("image", shell_complete=complete)(function)
+
+
+def parse_digest(text: str) -> Digest:
+    """A digest from the command line; anything else is a usage error, not one of a file of the repository."""
+    from imgbuild.digest import Digest  # noqa: PLC0415
+    from imgbuild.errors import DocumentError, UsageError  # noqa: PLC0415
+
+    try:
+        return Digest.parse(text)
+    except DocumentError as error:
+        raise UsageError(error.subject, error.problem, expected="sha256: and 64 hexadecimal digits") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from imgbuild.cli.options import Settings, image_argument, shared
+from imgbuild.cli.options import Settings, image_argument, parse_digest, shared
 from imgbuild.cli.render import show_moved, show_report
 
 
@@ -25,7 +25,6 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
         finding_bodies,
         moved_bodies,
     )
-    from imgbuild.digest import Digest  # noqa: PLC0415
     from imgbuild.errors import InputError  # noqa: PLC0415
     from imgbuild.steps.verify import verify  # noqa: PLC0415
 
@@ -38,7 +37,7 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
     if lock is None:
         raise InputError(f"locks/{image}.lock.json", "is not there", hint=f"run `imgbuild lock {image}`")
     if digest is not None:
-        descriptor = context.store.descriptor_of(Digest.parse(digest))
+        descriptor = context.store.descriptor_of(parse_digest(digest))
     else:
         descriptor = context.store.resolve(tag or inputs.definition.tags[0])
     report = verify(context, inputs, lock, descriptor)

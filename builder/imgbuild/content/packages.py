@@ -51,7 +51,7 @@ class Distribution:
 
 
 def distributions(tree: Tree, read: Callable[[bytes], bytes | None]) -> tuple[Distribution, ...]:
-    """All distributions with a dist-info folder, sorted by folder.
+    """All distributions with a dist-info folder, in the order of `Tree.walk`.
 
     Args:
         tree: the merged view.

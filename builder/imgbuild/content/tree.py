@@ -70,6 +70,9 @@ class Tree:
         self.notes: list[str] = []
         """What was unusual in the layers, for people."""
         self._limits = limits
+        # Archives list a directory's files one after another, so the last parent is mostly the next one, too. Forgotten
+        # when anything is replaced or removed, for that may be a link or directory on the way to it.
+        self._parent: tuple[bytes, Node] | None = None
 
     def apply(self, inventory: Inventory, layer: int) -> None:
         """Put a layer on top; an `ArchiveError` where the layer cannot be applied, which leaves it half applied."""
@@ -157,17 +160,21 @@ class Tree:
     def put(self, path: bytes, node: Node) -> None:
         """Set a node; links in its parents are followed, missing ones made. `ArchiveError` where links never end."""
         directory, _, name = path.rpartition(b"/")
-        found = self._follow(directory, make=True)
-        if found is None:
+        if self._parent is None or self._parent[0] != directory:
+            found = self._follow(directory, make=True)
+            self._parent = None if found is None else (directory, found[1])
+        if self._parent is None:
             raise ArchiveError(
                 f"path {path!r}",
                 "is below symbolic links that lead in a circle or too far",
                 expected=f"at most {self._limits.link_hops} links (link_hops)",
             )
-        children = found[1].children
+        children = self._parent[1].children
         old = children.get(name)
-        if node.is_directory and old is not None and old.is_directory:
-            node.children = old.children
+        if old is not None:
+            self._parent = None
+            if node.is_directory and old.is_directory:
+                node.children = old.children
         children[name] = node
 
     def remove(self, path: bytes) -> None:
@@ -175,6 +182,7 @@ class Tree:
         directory, _, name = path.rpartition(b"/")
         found = self.resolve(directory)
         if found is not None:
+            self._parent = None
             found[1].children.pop(name, None)
 
     def _hide(self, directory: bytes, name: bytes, made: set[bytes], layer: int) -> None:
@@ -182,6 +190,7 @@ class Tree:
             raise ArchiveError(f"layer {layer}", "has a whiteout without a name", where=repr(directory))
         found = None if self._is_replaced(directory, made) else self.resolve(directory)
         children = found[1].children if found is not None else {}
+        self._parent = None
         if name == _OPAQUE:
             children.clear()
         elif children.pop(name[len(_WHITEOUT) :], None) is None:
@@ -199,6 +208,7 @@ class Tree:
         if not path:
             if entry.type == "directory":
                 self.root = replace(_node(entry, layer), children=self.root.children)
+                self._parent = None
             return
         if entry.type != "hardlink":
             self.put(path, _node(entry, layer))

@@ -8,6 +8,7 @@ itself (C07).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from imgbuild import jsontext
@@ -229,21 +230,7 @@ class Workspace:
         if self._expected is not None:
             wanted = self._expected.get((step, text))
             if wanted is None or states != wanted[: len(states)] or (final and len(states) != len(wanted)):
-                index = next(
-                    (i for i, s in enumerate(states) if wanted is None or i >= len(wanted) or s != wanted[i]), 0
-                )
-                raise FactMismatchError(
-                    f"file {text}",
-                    "is not what the lock recorded " + ("before the step" if index == 0 else f"after stage {index}"),
-                    expected="a row in pins.files"
-                    if wanted is None
-                    else wanted[index]
-                    if index < len(wanted)
-                    else "nothing",
-                    actual=states[index],
-                    where=f"step {step}",
-                    hint="if the change is meant, run `imgbuild lock` and review the difference",
-                )
+                raise _unexpected(step, text, states, wanted)
         if final:
             self.states.append(FileStates(step=step, path=text, states=list(states)))
 
@@ -338,3 +325,22 @@ class Workspace:
                 return elf_record(read_elf(stream, subject=subject)), None  # type: ignore[arg-type]
         except ArchiveError as error:
             return None, error.problem
+
+
+def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str, ...] | None) -> FactMismatchError:
+    """The error for the first state that differs from the lock's."""
+    problem, expected, actual = "is changed by a step but not in the lock", "a row in pins.files", states[0]
+    if wanted is not None:
+        pairs = list(zip_longest(states, wanted, fillvalue="no further state"))
+        index = next(index for index, (found, recorded) in enumerate(pairs) if found != recorded)
+        stage = "the step" if len(pairs) <= 2 else f"stage {index}"  # noqa: PLR2004 - before and after
+        problem = f"is not what the lock recorded {f'after {stage}' if index else 'before the step'}"
+        actual, expected = pairs[index]
+    return FactMismatchError(
+        f"file {path}",
+        problem,
+        expected=expected,
+        actual=actual,
+        where=f"step {step}",
+        hint="if the change is meant, run `imgbuild lock` and review the difference",
+    )

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import errno
+import fcntl
+import multiprocessing
+import os
+import resource
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from imgbuild.adapters import durable
+from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, spool, storage_errors, sweep, write_file
+from imgbuild.errors import StorageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _as_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_SWEPT", set())
+
+
+def full(*_: object, **__: object) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_file_appears_whole_readable_for_all_whatever_the_umask(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        write_file(tmp_path / "a" / "b" / "file", b"content")
+    finally:
+        os.umask(old)
+    path = tmp_path / "a" / "b" / "file"
+    assert path.read_bytes() == b"content"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert os.listdir(path.parent) == ["file"]
+
+
+def test_before_it_is_committed_a_file_has_no_name_and_without_it_nothing_stays(tmp_path: Path) -> None:
+    with PendingFile(tmp_path) as pending:
+        pending.write(b"half")
+        assert [name[:9] for name in os.listdir(tmp_path)] == [".pending-"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_failure_while_writing_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(tmp_path / "file", b"old")
+    for name in ("write", "fsync", "fchmod", "replace"):
+        with monkeypatch.context() as changed:
+            changed.setattr(os, name, full)
+            with pytest.raises(StorageError, match="the disk is full") as caught:
+                write_file(tmp_path / "file", b"new")
+        assert caught.value.hint is not None
+        assert (tmp_path / "file").read_bytes() == b"old"
+        assert os.listdir(tmp_path) == ["file"]
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:3]))
+    write_file(tmp_path / "file", b"0123456789")
+    assert (tmp_path / "file").read_bytes() == b"0123456789"
+
+
+def test_C59_the_last_of_two_writers_of_one_file_wins_and_no_reader_sees_a_mixture(tmp_path: Path) -> None:
+    with PendingFile(tmp_path) as first, PendingFile(tmp_path) as second:
+        first.write(b"1" * 10)
+        second.write(b"2" * 5)
+        first.write(b"1" * 10)
+        second.commit(tmp_path / "file")
+        assert (tmp_path / "file").read_bytes() == b"2" * 5
+        first.commit(tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == b"1" * 20
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_sweeping_removes_what_dead_writers_left_and_keeps_what_somebody_writes(tmp_path: Path) -> None:
+    (tmp_path / ".pending-dead").write_bytes(b"half")
+    (tmp_path / "other").write_bytes(b"no business of ours")
+    with PendingFile(tmp_path / "x") as pending:
+        pending.write(b"alive")
+        sweep(tmp_path / "x")
+        sweep(tmp_path)
+        pending.commit(tmp_path / "x" / "file")
+    assert sorted(os.listdir(tmp_path)) == ["other", "x"]
+    assert (tmp_path / "x" / "file").read_bytes() == b"alive"
+
+
+def test_the_first_file_of_a_process_in_a_folder_sweeps_it(tmp_path: Path) -> None:
+    (tmp_path / ".pending-dead").write_bytes(b"half")
+    write_file(tmp_path / "file", b"")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_sweeping_does_not_follow_a_link_that_is_named_like_a_pending_file(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"")
+    (tmp_path / ".pending-link").symlink_to("precious")
+    sweep(tmp_path)
+    assert (tmp_path / "precious").exists()
+
+
+def test_a_pending_file_that_was_swept_before_it_was_locked_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = fcntl.flock
+    taken: list[str] = []
+
+    def late(fd: int, operation: int) -> None:
+        if not taken:
+            taken.extend(os.listdir(tmp_path))
+            os.unlink(tmp_path / taken[0])
+        real(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    write_file(tmp_path / "file", b"content")
+    assert len(taken) == 1
+    assert (tmp_path / "file").read_bytes() == b"content"
+
+
+def test_a_place_that_cannot_be_written_is_a_storage_error_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for attempt in (
+        lambda: write_file(tmp_path / "file" / "below", b""),
+        lambda: spool(tmp_path / "file"),
+        lambda: move(tmp_path / "absent", tmp_path / "target"),
+        lambda: remove(tmp_path / "file" / "below"),
+        lambda: exclusive(tmp_path / "file" / "lock").__enter__(),
+    ):
+        with pytest.raises(StorageError, match="cannot be written") as caught:
+            attempt()
+        assert str(tmp_path) in caught.value.subject
+
+
+def test_removing_what_is_not_there_does_nothing(tmp_path: Path) -> None:
+    remove(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_every_way_of_having_no_room_is_called_a_full_disk(tmp_path: Path, number: int) -> None:
+    with pytest.raises(StorageError, match="the disk is full"), storage_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+
+
+def test_an_error_of_reading_is_not_called_one_of_writing(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="cannot be read: Input/output error"), storage_errors(tmp_path, "read"):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_a_spooled_file_that_meets_a_full_disk_is_a_storage_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A limit on the size of files stands for the full disk: the kernel refuses the write, for real.
+    monkeypatch.setattr(durable, "_SPOOL_BYTES", 10)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, old[1]))
+    try:
+        with pytest.raises(StorageError, match="the disk is full"), spool(tmp_path) as file:  # noqa: PT012 - any may
+            file.write(b"x" * 100)
+            file.seek(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_a_spooled_file_gives_back_what_was_written_in_memory_and_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_SPOOL_BYTES", 10)
+    for data in (b"short", b"long enough for the disk"):
+        with spool(tmp_path / "spool") as file:
+            file.write(data)
+            file.seek(0)
+            assert file.read() == data
+        assert os.listdir(tmp_path / "spool") == []
+
+
+def _hold(path: Path, begun: Any, end: Any) -> None:
+    with exclusive(path):
+        begun.set()
+        end.wait(30)
+
+
+def test_a_lock_with_a_time_limit_names_itself_when_it_is_held_too_long(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    begun, end = context.Event(), context.Event()
+    process = context.Process(target=_hold, args=(tmp_path / "lock", begun, end))
+    process.start()
+    try:
+        assert begun.wait(30)
+        with pytest.raises(StorageError, match=r"held by another process for 0\.1 seconds"):
+            exclusive(tmp_path / "lock", seconds=0.1).__enter__()
+    finally:
+        end.set()
+        process.join()
+    with exclusive(tmp_path / "lock", seconds=0.1):
+        pass
