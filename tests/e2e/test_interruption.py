@@ -28,6 +28,7 @@ from imgbuild.model.oci import Descriptor
 from tests.support import outside
 from tests.support.faults import Fault, Outcome, run_child
 from tests.support.scratch import Scratch, forget_derived
+from tests.support.sources import PACKAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,6 +99,19 @@ def tags(scratch: Scratch) -> dict[str, Descriptor]:
     return Store(scratch.store, ledger=Ledger()).tags()
 
 
+def holes(scratch: Scratch) -> list[str]:
+    """What an image that has a tag names, and others do not find in the store."""
+    store = Store(scratch.store, ledger=Ledger())
+    found = []
+    for name, descriptor in store.tags().items():
+        if descriptor == OLD:
+            continue
+        manifest = store.manifest(descriptor) if store.has(descriptor.digest, descriptor.size) else None
+        parts = [descriptor] if manifest is None else [manifest.config, *manifest.layers]
+        found += [f"{name}: {part.digest}" for part in parts if not store.has(part.digest, part.size)]
+    return found
+
+
 def given_its_name(calls: tuple[tuple[str, str], ...], folder: Path) -> bool:
     """Whether a new file in a folder replaced the old one among these calls."""
     return any(name == "replace" and Path(path).parent == folder for name, path in calls)
@@ -156,9 +170,11 @@ def test_C58_a_build_that_ends_at_any_write_has_no_new_tag_and_no_damage_and_the
             **({"tiny": locked.manifest} if named else {}),
         }, case
         assert not damaged(scratch), case
+        assert not holes(scratch), case
         assert child(scratch, lambda: build(scratch)).status == 0, case
         assert tags(scratch)["tiny"].digest == locked.manifest, case
         assert not damaged(scratch), case
+        assert not holes(scratch), case
         assert not leftovers(scratch), case
     assert scratch.content(state) == before
 
@@ -323,7 +339,7 @@ def test_the_kernel_sees_no_write_of_the_program_that_is_not_among_the_counted_o
     subprocess.run(
         [*command, sys.executable, "-c", PROGRAM, str(scratch.root), str(log), *arguments],
         cwd=CHECKOUT,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        env={**os.environ, "PYTHONPATH": f"{CHECKOUT}{os.pathsep}{PACKAGE.parent}"},
         check=True,
     )
     seen = seen_by_kernel(trace.read_text(), scratch.root)

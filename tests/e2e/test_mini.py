@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from imgbuild.adapters.cache import default_folder
 from imgbuild.content.tree import Tree
+
 from tests.support import outside
 from tests.support.unpacked import differences
 

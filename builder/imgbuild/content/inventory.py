@@ -40,7 +40,9 @@ _CAPTURED_NAMES = (
 _CAPTURED_PATHS = (b"etc/ld.so.conf", b"etc/ld.so.preload", b"var/lib/dpkg/status", b"usr/lib/os-release")
 
 
-class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+# `gc=False`: entries hold no references in a circle, and looking for some in half a million of them takes as long as
+# building a tree from them.
+class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Facts of one ELF file; `imports` and `exports` only of the header's symbol families."""
 
     machine: str
@@ -57,7 +59,7 @@ class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exports: tuple[str, ...] = ()
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One tar entry. `path` and `link` are text for people; where they are not UTF-8, `raw_*` has the bytes."""
 
     path: str

@@ -83,6 +83,13 @@ class TestMarkersHideLowerLayersOnly:
         assert paths(tree) == ["d"]
         assert node(tree, "d").mode == 0o700
 
+    def test_a_whiteout_of_a_directory_that_the_layer_fills_again_leaves_only_the_new_files(
+        self, order: Callable[..., list[Entry]]
+    ) -> None:
+        tree = merged([folder("d", mode=0o700), entry("d/old")], order(entry(".wh.d"), entry("d/new")))
+        assert paths(tree) == ["d", "d/new"]
+        assert node(tree, "d").layer == IMPLICIT
+
     def test_C08_a_marker_below_a_link_hides_in_the_target(self, order: Callable[..., list[Entry]]) -> None:
         base = [folder("usr/bin"), entry("usr/bin/a"), entry("usr/bin/b"), link("bin", "usr/bin")]
         tree = merged(base, order(entry("bin/.wh.a"), entry("bin/c")))

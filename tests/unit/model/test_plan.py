@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from imgbuild.model.plan import Plan, make_plan
+
+if TYPE_CHECKING:
+    from imgbuild.model.lockfile import Lock
+
+    from tests.support.tiny import Tiny
+
+
+def plan_of(tiny: Tiny, lock: Lock | None = None) -> Plan:
+    image = tiny.project().load("tiny")
+    layers = tuple((layer.name, layer.definition) for layer in image.layers)
+    return make_plan(image.definition, layers, lock or tiny.lock())
+
+
+def test_a_plan_needs_nothing_but_definition_and_lock_and_is_always_the_same(tiny: Tiny) -> None:
+    assert plan_of(tiny) == plan_of(tiny)
+    assert plan_of(tiny).digest() == plan_of(tiny).digest()
+
+
+def test_a_plan_names_every_step_with_its_source_pin_and_files(tiny: Tiny) -> None:
+    plan = plan_of(tiny)
+    steps = {step.id: step for layer in plan.layers for step in layer.steps}
+    assert [(step.id, step.kind) for step in steps.values()] == [
+        ("tiny-packages/1", "wheel"),
+        ("tiny-adapter/1", "git-tree"),
+        ("tiny-adapter/2", "file"),
+        ("tiny-app/1", "patch"),
+        ("tiny-app/2", "edit"),
+        ("tiny-app/3", "remove"),
+        ("tiny-nccl/1", "replace"),
+    ]
+    commit = tiny.lock().source("adapter")
+    assert steps["tiny-adapter/1"].pin == f"commit {getattr(commit, 'commit', None)}"
+    assert steps["tiny-packages/1"].pin == str(getattr(tiny.lock().source("helper"), "digest", None))
+    assert [file.path for file in steps["tiny-app/1"].files] == ["/srv/app/auth.py", "/srv/app/keys.py"]
+    assert len(steps["tiny-app/1"].files[0].states) == 3
+    assert steps["tiny-app/1"].files[1].states[0] == "absent"
+    assert all(step.does for step in steps.values())
+
+
+def test_every_file_that_the_lock_pins_is_in_the_plan(tiny: Tiny) -> None:
+    planned = {(step.id, file.path) for layer in plan_of(tiny).layers for step in layer.steps for file in step.files}
+    assert planned == {(row.step, row.path) for row in tiny.lock().pins.files}
+
+
+def test_a_plan_expects_what_the_lock_says_or_nothing(tiny: Tiny) -> None:
+    lock = tiny.lock()
+    assert lock.result is not None
+    plan = plan_of(tiny)
+    assert plan.expected_manifest == lock.result.manifest
+    assert [layer.diff_id for layer in plan.layers] == [layer.diff_id for layer in lock.result.layers[:-1]]
+    bare = plan_of(tiny, msgspec.structs.replace(lock, facts=None, result=None))
+    assert bare.expected_manifest is None
+    assert all(layer.diff_id is None for layer in bare.layers)
+
+
+def test_another_pin_is_another_plan(tiny: Tiny) -> None:
+    lock = tiny.lock()
+    base = msgspec.structs.replace(lock.pins.base, manifest=lock.pins.base.config)
+    other = msgspec.structs.replace(lock, pins=msgspec.structs.replace(lock.pins, base=base))
+    assert plan_of(tiny, other).digest() != plan_of(tiny).digest()
