@@ -132,7 +132,7 @@ def placed(source: Path, root: Path, given: Surroundings) -> Tiny:
     """A copy of a locked project; with `order`, its files are made in another order, as directories list them."""
     files = sorted(path for path in source.rglob("*") if path.is_file() or path.is_symlink())
     if given.order is not None:
-        random.Random(given.order).shuffle(files)  # noqa: S311 - an order, no secret
+        random.Random(given.order).shuffle(files)
     for path in files:
         target = root / path.relative_to(source)
         target.parent.mkdir(parents=True, exist_ok=True)

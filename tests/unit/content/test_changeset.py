@@ -268,7 +268,7 @@ def test_C10_order_of_changes_does_not_matter() -> None:
     changes = load_generator().changes()
     expected = tar_of(*changes)
     for seed in range(5):
-        random.Random(seed).shuffle(changes)  # noqa: S311
+        random.Random(seed).shuffle(changes)
         assert tar_of(*changes) == expected
 
 
@@ -667,7 +667,7 @@ def test_content_is_read_to_its_end_so_that_its_digest_is_checked() -> None:
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_C31_stored_gzip_has_exactly_the_blocks_of_the_format(blocks: int, extra: int) -> None:
     length = max(blocks * BLOCK_BYTES + extra, 0)
-    data = random.Random(length).randbytes(length)  # noqa: S311
+    data = random.Random(length).randbytes(length)
     output, _ = stored(data)
     expected = bytearray.fromhex("1f8b08000000000000ff")
     starts = range(0, length, BLOCK_BYTES) or [0]
@@ -682,7 +682,7 @@ def test_C31_stored_gzip_has_exactly_the_blocks_of_the_format(blocks: int, extra
 
 @pytest.mark.parametrize("piece", [1_000, 65_535, 65_536, 2_000_000])
 def test_C31_pieces_do_not_change_the_bytes(piece: int) -> None:
-    data = random.Random(1).randbytes(3_000_000)  # noqa: S311
+    data = random.Random(1).randbytes(3_000_000)
     output, pieces = stored(data, piece)
     assert output == stored(data)[0]
     assert max(map(len, pieces)) <= MIB + 100
