@@ -183,7 +183,7 @@ class FactMismatchError(IntegrityError):
 
     code = "FACT_MISMATCH"
     advice = (
-        "was the lock edited? take that back; if the change is meant, run `imgbuild lock` and review the difference"
+        "was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew"
     )
 
 

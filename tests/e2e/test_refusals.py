@@ -997,7 +997,7 @@ def add_compile_step(tiny: Tiny, compiler: Cache) -> None:
         (tiny.cache_path / name).symlink_to(compiler.folder(name))
     pin = pins.zig()
     cached(tiny, pin.digest).symlink_to(compiler.path(pin.digest))
-    host = {"filename": pin.filename, "digest": str(pin.digest)}
+    host = {"platforms": ["any"], "filename": pin.filename, "digest": str(pin.digest)}
     toolchain = {"kind": "toolchain", "name": "zig", "distribution": pin.name, "version": pin.version}
     value = locked(tiny)
     value["pins"]["sources"].append({**toolchain, "hosts": {host_key(): host}})

@@ -96,7 +96,7 @@ def locked(tiny: Tiny) -> dict[str, Any]:
 
 def forge(tiny: Tiny, value: dict[str, Any]) -> None:
     """Write a lock that no `imgbuild lock` wrote."""
-    tiny.project().lock_path("tiny").write_text(json.dumps(value))
+    tiny.project().lock_path("tiny").write_text(json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n")
 
 
 def source(value: dict[str, Any], name: str) -> dict[str, Any]:

@@ -11,10 +11,12 @@ from imgbuild.cli.render import show_moved
 
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.model.lockfile import Lock
     from imgbuild.steps.context import Context
     from imgbuild.steps.lock import LockOutcome
 
-Status = Literal["current", "stale", "written", "would-write"]
+Status = Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
+_NOT_CURRENT = {"absent", "stale", "incomplete"}
 
 
 @click.command("lock")
@@ -33,51 +35,59 @@ def command(
     """
     if sum((check, complete, bool(update))) > 1:
         raise click.UsageError("--check, --complete and --update exclude each other")
+    from imgbuild.steps.lock import write_lock  # noqa: PLC0415 - imported when used
+
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
-    outcome, status = _run(
-        project, context, inputs, check=check, complete=complete, update=frozenset(update), dry_run=dry_run
-    )
-    _show(settings, context, project, image, outcome, status)
-    return 1 if status == "stale" else 0
+    old = project.lock(image)
+    status, reason = _look(inputs, old)
+    if check or (status == "current" and not complete and not update):
+        _show(settings, context, project, image, None, status, reason)
+        return 1 if status in _NOT_CURRENT else 0
+    outcome = _made(context, inputs, old, complete=complete, update=frozenset(update))
+    status = "current" if not outcome.changes else "would-write" if dry_run else "written"
+    if status == "written":
+        write_lock(project.lock_path(image), outcome.lock)
+    _show(settings, context, project, image, outcome, status, None)
+    return 0
 
 
-def _run(
-    project: Project,
-    context: Context,
-    inputs: ImageInput,
-    *,
-    check: bool,
-    complete: bool,
-    update: frozenset[str],
-    dry_run: bool,
-) -> tuple[LockOutcome | None, Status]:
+def _look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:
+    """What can be said of a lock from the repository alone, and why."""
+    from imgbuild.steps.lock import is_complete, stale_input  # noqa: PLC0415 - imported when used
+
+    if lock is None:
+        return "absent", None
+    found = stale_input(inputs, lock)
+    if found is not None:
+        name, recorded, current = found
+        return "stale", f"{name} was {recorded}, is {current}"
+    return ("current", None) if is_complete(lock) else ("incomplete", "its facts or its result are not written down")
+
+
+def _made(
+    context: Context, inputs: ImageInput, old: Lock | None, *, complete: bool, update: frozenset[str]
+) -> LockOutcome:
     from imgbuild.errors import InputError  # noqa: PLC0415 - imported when used
-    from imgbuild.steps.lock import complete_lock, is_current, make_lock, write_lock  # noqa: PLC0415
+    from imgbuild.steps.lock import complete_lock, make_lock  # noqa: PLC0415
 
-    name = inputs.definition.name
-    old = project.lock(name)
-    if old is not None and not update and not complete and is_current(inputs, old):
-        return None, "current"
-    if check:
-        return None, "stale"
-    if complete:
-        if old is None:
-            raise InputError(f"locks/{name}.lock.json", "is not there", hint=f"run `imgbuild lock {name}`")
-        outcome = complete_lock(context, inputs, old)
-    else:
-        outcome = make_lock(context, inputs, old, update=update)
-    if not outcome.changes:
-        return outcome, "current"
-    if dry_run:
-        return outcome, "would-write"
-    write_lock(project.lock_path(name), outcome.lock)
-    return outcome, "written"
+    if not complete:
+        return make_lock(context, inputs, old, update=update)
+    if old is None:
+        name = inputs.definition.name
+        raise InputError(f"locks/{name}.lock.json", "is not there", hint=f"run `imgbuild lock {name}`")
+    return complete_lock(context, inputs, old)
 
 
 def _show(
-    settings: Settings, context: Context, project: Project, image: str, outcome: LockOutcome | None, status: Status
+    settings: Settings,
+    context: Context,
+    project: Project,
+    image: str,
+    outcome: LockOutcome | None,
+    status: Status,
+    reason: str | None,
 ) -> None:
     from imgbuild.cli.documents import TOOL, ChangeBody, LockBody, LockDocument, moved_bodies  # noqa: PLC0415
 
@@ -87,6 +97,7 @@ def _show(
         image=image,
         path=path,
         status=status,
+        reason=reason,
         changes=[ChangeBody(path=change.path, old=change.old, new=change.new) for change in changes],
         moved=moved_bodies(context.ledger),
     )
@@ -98,9 +109,13 @@ def _show(
     if changes:
         show_moved(output, context.ledger)
     words = {
-        "current": "is up to date",
-        "stale": f"is stale or incomplete; run `imgbuild lock {image}`",
-        "written": f"written, {len(changes)} fields changed",
+        "current": "is up to date: its inputs are unchanged (facts and result are checked by `imgbuild build`)",
+        "absent": f"is not there; run `imgbuild lock {image}`",
+        "stale": f"is stale; run `imgbuild lock {image}`",
+        "incomplete": f"is incomplete; run `imgbuild lock {image} --complete`",
+        "written": f"written, {len(changes)} fields changed; not verified yet, `imgbuild build {image}` does that",
         "would-write": f"would change in {len(changes)} fields; nothing was written",
     }
+    if reason is not None:
+        output.line(f"  {reason}")
     output.line(f"{path} {words[status]}", bold=True)

@@ -55,6 +55,8 @@ class LockedWheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wh
     name: Name
     distribution: str
     version: str
+    platforms: list[str]
+    python: str
     filename: str
     digest: Digest
     size: Size
@@ -74,6 +76,7 @@ class LockedMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="w
 class HostWheel(Document, frozen=True, kw_only=True):
     """The toolchain's wheel for one kind of host."""
 
+    platforms: list[str]
     filename: str
     digest: Digest
 
@@ -200,7 +203,9 @@ class Lock(Document, frozen=True, kw_only=True):
         for source in self.pins.sources:
             if source.name == name:
                 return source
-        raise DocumentError(f"lock of {self.image}", (f"pins.sources: has no {name!r}",), hint="run `imgbuild lock`")
+        raise DocumentError(
+            f"lock of {self.image}", (f"pins.sources: has no {name!r}",), hint=f"run `imgbuild lock {self.image}`"
+        )
 
 
 def parse_lock(raw: bytes, *, subject: str) -> Lock:
@@ -212,12 +217,14 @@ def parse_lock(raw: bytes, *, subject: str) -> Lock:
         raise LockVersionError(
             subject,
             (f"pins.format: is {lock.pins.format}; this program writes layers of format {FORMAT} only",),
-            hint="use the imgbuild release that made the lock, or run `imgbuild lock` with this one",
+            hint="use the imgbuild release that made the lock, or run `imgbuild lock IMAGE` with this one",
         )
     names = [source.name for source in lock.pins.sources]
     problems = [f"pins.sources: {name!r} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
     if digest_of_inputs(lock.inputs) != lock.inputs_digest:
         problems.append("inputs_digest: is not the digest of inputs")
+    if not problems and lock.dump() != raw:
+        problems.append("is not in canonical form (sorted keys, two spaces, no defaults, one newline at the end)")
     if problems:
         raise DocumentError(subject, tuple(problems))
     return lock

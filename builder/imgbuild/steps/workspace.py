@@ -342,5 +342,5 @@ def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str
         expected=expected,
         actual=actual,
         where=f"step {step}",
-        hint="if the change is meant, run `imgbuild lock` and review the difference",
+        hint="was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew",
     )

@@ -1,0 +1,190 @@
+"""Pins: what the movable names of a definition mean now, and which pins of an old lock still stand for them.
+
+A pin is kept only while everything that was asked for when it was made is asked for still. What was asked is in the
+pin, so that a changed tag, ref, platform or Python is seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imgbuild.adapters.fetch import resolve_wheel
+from imgbuild.adapters.gitsource import content_digest
+from imgbuild.content.wheel import member_digest
+from imgbuild.errors import InputError, UnpinnedError, UsageError
+from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
+from imgbuild.model.lockfile import HostWheel, LockedBase, LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.model.reference import Reference
+from imgbuild.steps.sources import fetch_wheel, locate, repository, wheel_pin
+
+if TYPE_CHECKING:
+    from imgbuild.model.image import Base, Source
+    from imgbuild.model.lockfile import LockedSource
+    from imgbuild.steps.context import Context
+
+BASE = "base"
+"""The name of the base among the pins."""
+
+
+def pin_base(context: Context, wanted: Base, old: LockedBase | None, *, update: bool) -> LockedBase:
+    """The base's pin: the old one if it was made for the same reference and tag, else what the tag means now.
+
+    Raises:
+        InputError: the definition demands another manifest or config than there is.
+        UnpinnedError: neither a digest nor a tag says which image is meant.
+        MissingError: the base is not in the store.
+    """
+    reference = Reference.parse(wanted.reference, where="base.reference")
+    kept = old is not None and (old.reference, old.tag_for_humans) == (reference.name, wanted.tag)
+    if old is None or update or not kept or wanted.manifest not in {None, old.manifest}:
+        old = _resolve_base(context, wanted, reference, update=update)
+    if wanted.config is not None and wanted.config != old.config:
+        raise InputError(
+            f"base {reference}",
+            "has another config than the definition demands",
+            expected=wanted.config,
+            actual=old.config,
+            hint="correct base.config in the definition, or leave it out",
+        )
+    return old
+
+
+def _resolve_base(context: Context, wanted: Base, reference: Reference, *, update: bool) -> LockedBase:
+    if wanted.manifest is not None:
+        if update:
+            raise UsageError(
+                "--update base",
+                "has nothing to move: the definition pins the manifest",
+                actual=str(wanted.manifest),
+                hint="change base.manifest in the definition",
+            )
+        descriptor = context.store.descriptor_of(wanted.manifest)
+    elif wanted.tag is not None:
+        descriptor = context.store.resolve(wanted.tag)
+    else:
+        raise UnpinnedError(
+            f"base {reference}",
+            "has nothing that says which image is meant",
+            expected="a manifest digest or a tag",
+            actual="neither",
+            hint="set base.tag or base.manifest",
+        )
+    manifest = context.store.manifest(descriptor)
+    return LockedBase(
+        reference=reference.name,
+        tag_for_humans=wanted.tag,
+        manifest=descriptor.digest,
+        media_type=descriptor.media_type,
+        manifest_size=descriptor.size,
+        config=manifest.config.digest,
+    )
+
+
+def pin_sources(
+    context: Context, wanted: dict[str, Source], old: list[LockedSource], *, update: frozenset[str]
+) -> list[LockedSource]:
+    """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept."""
+    kept = {source.name: source for source in old}
+    resolved: dict[str, LockedSource] = {}
+    for name, source in _in_order(wanted):
+        known = kept.get(name)
+        if known is not None and name not in update and _fits(source, known, resolved):
+            resolved[name] = known
+        else:
+            resolved[name] = _resolve(context, name, source, resolved)
+    return [resolved[name] for name in sorted(resolved)]
+
+
+def _in_order(sources: dict[str, Source]) -> list[tuple[str, Source]]:
+    # A file inside a wheel needs the wheel's pin first.
+    return sorted(sources.items(), key=lambda item: (isinstance(item[1], MemberSource), item[0]))
+
+
+def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource]) -> bool:
+    match source, locked:
+        case GitSource(), LockedGit():
+            return (source.repository, source.ref) == (locked.repository, locked.ref)
+        case WheelSource(), LockedWheel():
+            asked = (source.name, source.version, source.platforms, source.python)
+            return asked == (locked.distribution, locked.version, locked.platforms, locked.python)
+        case MemberSource(), LockedMember():
+            wheel = resolved[source.wheel]
+            same = (source.wheel, source.member) == (locked.wheel, locked.member)
+            return same and isinstance(wheel, LockedWheel) and wheel.digest == locked.wheel_digest
+        case ToolchainSource(), LockedToolchain():
+            same = (source.name, source.version) == (locked.distribution, locked.version)
+            return same and source.hosts == {host: wheel.platforms for host, wheel in locked.hosts.items()}
+    return False
+
+
+def _resolve(context: Context, name: str, source: Source, resolved: dict[str, LockedSource]) -> LockedSource:
+    match source:
+        case GitSource():
+            return _resolve_git(context, name, source)
+        case WheelSource():
+            return _resolve_wheel(context, name, source)
+        case MemberSource():
+            return _resolve_member(context, name, source, resolved)
+        case ToolchainSource():
+            hosts = {}
+            for host, platforms in source.hosts.items():
+                pin = resolve_wheel(
+                    source.name,
+                    source.version,
+                    platforms=tuple(platforms),
+                    offline=context.offline,
+                    progress=context.progress,
+                )
+                hosts[host] = HostWheel(platforms=platforms, filename=pin.filename, digest=pin.digest)
+            return LockedToolchain(name=name, distribution=source.name, version=source.version, hosts=hosts)
+
+
+def _resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
+    where = locate(context, source.repository)
+    git = repository(context)
+    commit = git.resolve(where, source.ref)
+    with git.fetch(where, commit) as tree:
+        return LockedGit(
+            name=name,
+            repository=source.repository,
+            ref=source.ref,
+            commit=commit,
+            tree=tree.tree,
+            content=content_digest(tree),
+        )
+
+
+def _resolve_wheel(context: Context, name: str, source: WheelSource) -> LockedWheel:
+    pin = resolve_wheel(
+        source.name,
+        source.version,
+        platforms=tuple(source.platforms),
+        python_version=source.python,
+        offline=context.offline,
+        progress=context.progress,
+    )
+    path = fetch_wheel(context, pin)
+    return LockedWheel(
+        name=name,
+        distribution=source.name,
+        version=source.version,
+        platforms=source.platforms,
+        python=source.python,
+        filename=pin.filename,
+        digest=pin.digest,
+        size=path.stat().st_size,
+    )
+
+
+def _resolve_member(
+    context: Context, name: str, source: MemberSource, resolved: dict[str, LockedSource]
+) -> LockedMember:
+    wheel = resolved[source.wheel]
+    if not isinstance(wheel, LockedWheel):
+        raise InputError(f"source {name}", "is inside what is no wheel", actual=source.wheel)
+    path = fetch_wheel(context, wheel_pin(wheel))
+    with path.open("rb") as file:
+        digest, size = member_digest(file, source.member, subject=wheel.filename)
+    return LockedMember(
+        name=name, wheel=source.wheel, wheel_digest=wheel.digest, member=source.member, digest=digest, size=size
+    )
