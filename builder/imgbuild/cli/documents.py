@@ -130,7 +130,8 @@ class LockBody(Document, frozen=True, kw_only=True):
 
     image: str
     path: str
-    status: Literal["current", "stale", "written", "would-write"]
+    status: Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
+    reason: str | None = None
     changes: list[ChangeBody]
     moved: list[MovedBody]
 
