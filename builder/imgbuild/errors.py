@@ -19,11 +19,10 @@
     │  ├─ MissingError                  not in the store, repository or cache
     │  ├─ ToolError                     a program outside failed or is absent
     │  └─ StorageError                  the disk is full or not writable
-    ├─ VerificationError      exit 1   the check ran and the answer is no
     └─ InternalError          exit 70  a bug
 
 An exception means that the work could not be done. What a check was asked to look for and found is a
-`Finding` (model.identity), never an exception; `VerificationError` only carries such a report to the exit code.
+`Finding` (model.identity), never an exception; where one of them says no, the command ends with exit code 1.
 This module imports nothing of the package.
 """
 
@@ -182,9 +181,7 @@ class FactMismatchError(IntegrityError):
     """A fact in the lock differs from what the verified bytes say."""
 
     code = "FACT_MISMATCH"
-    advice = (
-        "was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew"
-    )
+    advice = "was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew"
 
 
 class AvailabilityError(ImgbuildError):
@@ -221,14 +218,6 @@ class StorageError(AvailabilityError):
 
     code = "STORAGE"
     advice = "free some space or correct the permissions, and run it again"
-
-
-class VerificationError(ImgbuildError):
-    """The check ran and the answer is no; the findings are in the report that the command prints."""
-
-    code = "NOT_VERIFIED"
-    exit_code = 1
-    advice = "read the findings: each says what was expected and what is there"
 
 
 class InternalError(ImgbuildError):

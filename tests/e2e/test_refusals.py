@@ -319,7 +319,7 @@ def a_locked_fact_is_not_what_the_bytes_say(tiny: Tiny) -> Refusal:
     row = value["facts"]["libraries"][0]
     actual, row["build_id"] = row["build_id"], "00ff"
     forge(tiny, value)
-    return Refusal(exit_code=4, code="FACT_MISMATCH", says=("00ff", actual, "facts.libraries[0]"))
+    return Refusal(exit_code=4, code="FACT_MISMATCH", says=("00ff", actual, "facts.libraries[nccl].build_id"))
 
 
 @refused
@@ -847,7 +847,8 @@ def a_layer_has_several_problems(tiny: Tiny) -> Refusal:
 def a_layer_is_not_there(tiny: Tiny) -> Refusal:
     tiny.image = {"layers": ["tiny-adapter", "tiny-more"]}
     tiny.write()
-    return Refusal(exit_code=3, code="INPUT_INVALID", says=("layers/tiny-more/layer.toml", "No such file"))
+    says = ("locks/tiny.toml", "layers[1]: there is no layer 'tiny-more'", "tiny-adapter")
+    return Refusal(exit_code=3, code="DOCUMENT_INVALID", says=says)
 
 
 @refused

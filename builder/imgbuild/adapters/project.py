@@ -82,6 +82,7 @@ class Project:
                 f"locks/{image}.toml", (f"name: is {definition.name!r}; the file's name says {image!r}",)
             )
         inputs = [Input(name=f"locks/{image}.toml", digest=Digest.of(raw))]
+        self._check_layers(definition)
         layers = tuple(self._layer(name, inputs) for name in definition.layers)
         return ImageInput(root=self.root, definition=definition, layers=layers, inputs=tuple(inputs))
 
@@ -94,13 +95,36 @@ class Project:
         path = self.lock_path(image)
         if not path.exists():
             return None
+        raw, subject = self._read(path), f"locks/{path.name}"
         try:
-            return parse_lock(self._read(path), subject=f"locks/{path.name}")
+            _check_whole(raw, subject)
+            return parse_lock(raw, subject=subject)
         except LockVersionError:
             raise
         except DocumentError as error:
             error.hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {image}`"
             raise
+
+    def require_lock(self, image: str) -> Lock:
+        """The lock of an image; an `InputError` if it has none yet."""
+        lock = self.lock(image)
+        if lock is None:
+            path = self.lock_path(image).relative_to(self.root)
+            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {image}`")
+        return lock
+
+    def _check_layers(self, definition: ImageDefinition) -> None:
+        """Refuse layers that have no folder, before the first of them is read."""
+        there = sorted(path.parent.name for path in (self.root / "layers").glob("*/layer.toml"))
+        problems = tuple(
+            f"layers[{index}]: there is no layer {name!r}; there are {', '.join(there) or 'none'}"
+            for index, name in enumerate(definition.layers)
+            if not (self.root / "layers" / name).is_dir()
+        )
+        if problems:
+            raise DocumentError(
+                f"locks/{definition.name}.toml", problems, hint="correct the name, or add the folder below layers/"
+            )
 
     def _layer(self, name: str, inputs: list[Input]) -> LayerInput:
         folder = self.root / "layers" / name
@@ -134,6 +158,15 @@ class Project:
             raise InputError(str(shown), "is a link that leads in a circle", where=str(self.root)) from error
         except OSError as error:
             raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
+
+
+def _check_whole(raw: bytes, subject: str) -> None:
+    """Name what often becomes of a file that a program wrote and git merged; its text would only say "not JSON"."""
+    if not raw.strip():
+        raise DocumentError(subject, ("is empty",))
+    for number, line in enumerate(raw.splitlines(), 1):
+        if line.startswith((b"<<<<<<< ", b">>>>>>> ")):
+            raise DocumentError(subject, (f"has a conflict marker of git in line {number}",))
 
 
 def _toml(raw: bytes, subject: str) -> Any:

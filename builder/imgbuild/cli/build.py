@@ -10,7 +10,7 @@ from imgbuild.cli.options import Settings, image_argument, shared
 from imgbuild.cli.render import amount, show_moved, show_report
 
 if TYPE_CHECKING:
-    from imgbuild.cli.documents import BuildBody, ReplacedBody
+    from imgbuild.cli.results import BuildBody, ReplacedBody
     from imgbuild.model.identity import Report
     from imgbuild.steps.build import BuildOutcome
     from imgbuild.steps.context import Context
@@ -27,15 +27,12 @@ def command(image: str, *, dry_run: bool, settings: Settings) -> int:
     it is kept.
     """
     from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
-    from imgbuild.errors import InputError  # noqa: PLC0415
     from imgbuild.steps.build import build  # noqa: PLC0415
 
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
-    lock = project.lock(image)
-    if lock is None:
-        raise InputError(f"locks/{image}.lock.json", "is not there", hint=f"run `imgbuild lock {image}`")
+    lock = project.require_lock(image)
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     outcome = build(context, store, inputs, lock, dry_run=dry_run)
@@ -44,7 +41,7 @@ def command(image: str, *, dry_run: bool, settings: Settings) -> int:
 
 
 def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcome, *, dry_run: bool) -> None:
-    from imgbuild.cli.documents import TOOL, BuildDocument  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, BuildDocument  # noqa: PLC0415
 
     output = settings.output
     body = _body(context, image, outcome)
@@ -69,7 +66,7 @@ def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcom
 
 
 def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
-    from imgbuild.cli.documents import BuildBody, LayerBody, finding_bodies, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results import BuildBody, LayerBody, finding_bodies, moved_bodies  # noqa: PLC0415
 
     result = outcome.assembled.lock.result
     assert result is not None  # noqa: S101 - assembling always gives one
@@ -92,7 +89,7 @@ def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
 
 
 def _replaced(outcome: BuildOutcome) -> list[ReplacedBody]:
-    from imgbuild.cli.documents import ReplacedBody  # noqa: PLC0415
+    from imgbuild.cli.results import ReplacedBody  # noqa: PLC0415
 
     rows: dict[str, ReplacedBody] = {}
     for row in outcome.assembled.workspace.states:

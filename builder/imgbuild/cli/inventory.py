@@ -32,7 +32,7 @@ def command(reference: str, *, target: Path | None, settings: Settings) -> int:
     Each layer is read once, whole, and checked; its inventory is kept in the cache by DiffID.
     """
     from imgbuild.adapters.durable import write_file  # noqa: PLC0415 - imported when used
-    from imgbuild.cli.documents import TOOL, InventoryBody, InventoryDocument, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, InventoryBody, InventoryDocument, moved_bodies  # noqa: PLC0415
     from imgbuild.content.tree import Tree  # noqa: PLC0415
     from imgbuild.steps.base import take_inventories  # noqa: PLC0415
 
@@ -68,7 +68,7 @@ def command(reference: str, *, target: Path | None, settings: Settings) -> int:
 
 
 def _row(layer: Descriptor, inventory: Inventory, digest: Digest):  # type: ignore[no-untyped-def] # noqa: ANN202
-    from imgbuild.cli.documents import InventoryLayer  # noqa: PLC0415
+    from imgbuild.cli.results import InventoryLayer  # noqa: PLC0415
 
     return InventoryLayer(
         digest=layer.digest,

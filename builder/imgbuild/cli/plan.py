@@ -21,17 +21,14 @@ def command(image: str, *, settings: Settings) -> int:
 
     Reads only the repository: no network, no store.
     """
-    from imgbuild.cli.documents import TOOL, PlanDocument  # noqa: PLC0415 - imported when used
-    from imgbuild.errors import InputError  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, PlanDocument  # noqa: PLC0415 - imported when used
     from imgbuild.model.plan import make_plan  # noqa: PLC0415
     from imgbuild.steps.check import check_image  # noqa: PLC0415
     from imgbuild.steps.lock import check_fresh  # noqa: PLC0415
 
     project = settings.open_project()
     inputs = project.load(image)
-    lock = project.lock(image)
-    if lock is None:
-        raise InputError(f"locks/{image}.lock.json", "is not there", hint=f"run `imgbuild lock {image}`")
+    lock = project.require_lock(image)
     check_fresh(inputs, lock)
     check_image(inputs)
     plan = make_plan(inputs.definition, tuple((layer.name, layer.definition) for layer in inputs.layers), lock)

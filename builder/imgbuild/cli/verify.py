@@ -18,14 +18,13 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
 
     Reports all findings. Exit code 0: every required check was made and matched; 1: one did not, or could not be made.
     """
-    from imgbuild.cli.documents import (  # noqa: PLC0415 - imported when used
+    from imgbuild.cli.results import (  # noqa: PLC0415 - imported when used
         TOOL,
         VerifyBody,
         VerifyDocument,
         finding_bodies,
         moved_bodies,
     )
-    from imgbuild.errors import InputError  # noqa: PLC0415
     from imgbuild.steps.verify import verify  # noqa: PLC0415
 
     if tag is not None and digest is not None:
@@ -33,9 +32,7 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
     project = settings.open_project()
     context = settings.context(project, staged=False)
     inputs = project.load(image)
-    lock = project.lock(image)
-    if lock is None:
-        raise InputError(f"locks/{image}.lock.json", "is not there", hint=f"run `imgbuild lock {image}`")
+    lock = project.require_lock(image)
     if digest is not None:
         descriptor = context.store.descriptor_of(parse_digest(digest))
     else:

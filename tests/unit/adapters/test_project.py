@@ -176,3 +176,41 @@ def test_a_file_of_a_layer_cannot_lie_elsewhere(tiny: Tiny, source: str) -> None
 def test_without_a_lock_there_is_none(tiny: Tiny) -> None:
     tiny.project().lock_path("tiny").unlink()
     assert tiny.project().lock("tiny") is None
+
+
+def test_a_lock_that_is_required_and_not_there_is_an_error_that_says_how_to_make_it(tiny: Tiny) -> None:
+    assert tiny.project().require_lock("tiny") == tiny.lock()
+    tiny.project().lock_path("tiny").unlink()
+    with pytest.raises(InputError, match=r"locks/tiny\.lock\.json: is not there") as caught:
+        tiny.project().require_lock("tiny")
+    assert caught.value.hint == "run `imgbuild lock tiny`"
+
+
+def test_layers_that_are_not_there_are_named_with_their_place_and_with_those_that_are(tiny: Tiny) -> None:
+    tiny.image = {"layers": ["tiny-file", "tiny-app", "tiny-more"]}
+    tiny.write()
+    with pytest.raises(DocumentError) as caught:
+        tiny.project().load("tiny")
+    there = "there are tiny-adapter, tiny-app, tiny-nccl, tiny-packages"
+    assert caught.value.subject == "locks/tiny.toml"
+    assert caught.value.problems == (
+        f"layers[0]: there is no layer 'tiny-file'; {there}",
+        f"layers[2]: there is no layer 'tiny-more'; {there}",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"{\n<<<<<<< HEAD\n}\n", "has a conflict marker of git in line 2"),
+        (b'{\n  "a": 1\n>>>>>>> 1a2b3c4 (update)\n}\n', "has a conflict marker of git in line 3"),
+    ],
+)
+def test_a_lock_that_is_empty_or_half_merged_is_called_so(tiny: Tiny, text: bytes, problem: str) -> None:
+    tiny.project().lock_path("tiny").write_bytes(text)
+    with pytest.raises(DocumentError, match=problem) as caught:
+        tiny.project().lock("tiny")
+    assert caught.value.hint is not None
+    assert "imgbuild lock tiny" in caught.value.hint

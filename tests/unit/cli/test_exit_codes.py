@@ -16,7 +16,6 @@ from imgbuild.errors import ImgbuildError
 
 README = Path(__file__).parents[3] / "README.md"
 FAMILIES = {
-    errors.VerificationError: 1,
     errors.UsageError: 2,
     errors.InputError: 3,
     errors.IntegrityError: 4,
@@ -71,7 +70,7 @@ def test_the_exit_code_of_a_class_is_the_one_of_its_family() -> None:
     for kind in every_class():
         if kind is not ImgbuildError:
             assert [kind.exit_code] == [code for family, code in FAMILIES.items() if issubclass(kind, family)]
-    assert {kind.exit_code for kind in every_class()} == {1, 2, 3, 4, 5, 70}
+    assert {kind.exit_code for kind in every_class()} == {2, 3, 4, 5, 70}
 
 
 def test_the_tree_in_the_docstring_of_the_errors_module_is_the_tree() -> None:
@@ -86,7 +85,7 @@ def sorted_by_source() -> list[type[ImgbuildError]]:
 
 
 def test_README_prints_the_table_of_the_families() -> None:
-    assert set(documented()) == {0, *FAMILIES.values(), 130}
+    assert set(documented()) == {0, 1, *FAMILIES.values(), 130}
     words = {1: "answer is no", 2: "command line", 3: "file of the repository", 4: "recorded", 5: "outside", 70: "bug"}
     assert [code for code, text in words.items() if text not in documented()[code]] == []
 

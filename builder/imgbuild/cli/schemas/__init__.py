@@ -8,16 +8,16 @@ from __future__ import annotations
 from importlib.resources import files
 
 _DOCUMENTS = {
-    "build-result": ("imgbuild.cli.documents", "BuildDocument"),
-    "error": ("imgbuild.cli.documents", "ErrorDocument"),
+    "build-result": ("imgbuild.cli.results", "BuildDocument"),
+    "error": ("imgbuild.cli.results", "ErrorDocument"),
     "image": ("imgbuild.model.image", "ImageDefinition"),
-    "inventory-result": ("imgbuild.cli.documents", "InventoryDocument"),
+    "inventory-result": ("imgbuild.cli.results", "InventoryDocument"),
     "layer": ("imgbuild.model.layer", "LayerDefinition"),
     "lock": ("imgbuild.model.lockfile", "Lock"),
-    "lock-result": ("imgbuild.cli.documents", "LockDocument"),
-    "plan-result": ("imgbuild.cli.documents", "PlanDocument"),
+    "lock-result": ("imgbuild.cli.results", "LockDocument"),
+    "plan-result": ("imgbuild.cli.results", "PlanDocument"),
     "receipt": ("imgbuild.model.receipt", "Receipt"),
-    "verify-report": ("imgbuild.cli.documents", "VerifyDocument"),
+    "verify-report": ("imgbuild.cli.results", "VerifyDocument"),
 }
 
 

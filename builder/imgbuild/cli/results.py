@@ -1,0 +1,219 @@
+"""What `--json` prints: a contract. Human output may change, these documents only with their version."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from imgbuild import __version__
+from imgbuild.digest import Digest
+from imgbuild.model.decode import Document
+from imgbuild.model.plan import Plan
+
+if TYPE_CHECKING:
+    from imgbuild.errors import ImgbuildError
+    from imgbuild.ledger import Ledger
+    from imgbuild.model.identity import Report
+
+
+class ErrorBody(Document, frozen=True, kw_only=True):
+    """Why the work could not be done; `code` is stable."""
+
+    code: str
+    exit_code: int
+    message: str
+    subject: str
+    problem: str
+    expected: str | None = None
+    actual: str | None = None
+    where: str | None = None
+    hint: str | None = None
+
+
+class ErrorDocument(Document, frozen=True, kw_only=True):
+    """What stands on stdout instead of a result."""
+
+    schema: Literal["imgbuild/error/v1"]
+    tool: dict[str, str]
+    error: ErrorBody
+
+
+class FindingBody(Document, frozen=True, kw_only=True):
+    """One check and its answer."""
+
+    check: str
+    subject: str
+    verdict: Literal["match", "differs", "not-checked"]
+    required: bool
+    expected: str | None = None
+    actual: str | None = None
+    reason: str | None = None
+
+
+class MovedBody(Document, frozen=True, kw_only=True):
+    """Bytes read from and written to one place."""
+
+    place: str
+    read: int
+    written: int
+
+
+class LayerBody(Document, frozen=True, kw_only=True):
+    """One layer that was added; size in bytes as stored."""
+
+    name: str
+    digest: Digest
+    diff_id: Digest
+    size: int
+
+
+class ReplacedBody(Document, frozen=True, kw_only=True):
+    """A file of the base that the image has with other content, or no more (`after` absent)."""
+
+    path: str
+    before: str
+    after: str
+    step: str
+
+
+class BuildBody(Document, frozen=True, kw_only=True):
+    """What was built. `tags` is empty where it did not pass, or was a dry run."""
+
+    image: str
+    ok: bool
+    manifest: Digest
+    config: Digest
+    base: Digest
+    store: str
+    tags: list[str]
+    layers: list[LayerBody]
+    replaced: list[ReplacedBody]
+    findings: list[FindingBody]
+    moved: list[MovedBody]
+
+
+class BuildDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild build --json`."""
+
+    schema: Literal["imgbuild/build-result/v1"]
+    tool: dict[str, str]
+    result: BuildBody
+
+
+class VerifyBody(Document, frozen=True, kw_only=True):
+    """All findings about one image."""
+
+    image: str
+    ok: bool
+    manifest: Digest
+    findings: list[FindingBody]
+    moved: list[MovedBody]
+
+
+class VerifyDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild verify --json`."""
+
+    schema: Literal["imgbuild/verify-report/v1"]
+    tool: dict[str, str]
+    result: VerifyBody
+
+
+class ChangeBody(Document, frozen=True, kw_only=True):
+    """One field of the lock that changed."""
+
+    path: str
+    old: str | None = None
+    new: str | None = None
+
+
+class LockBody(Document, frozen=True, kw_only=True):
+    """What became of the lock."""
+
+    image: str
+    path: str
+    status: Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
+    reason: str | None = None
+    changes: list[ChangeBody]
+    moved: list[MovedBody]
+
+
+class LockDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild lock --json`."""
+
+    schema: Literal["imgbuild/lock-result/v1"]
+    tool: dict[str, str]
+    result: LockBody
+
+
+class PlanDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild plan --json`."""
+
+    schema: Literal["imgbuild/plan-result/v1"]
+    tool: dict[str, str]
+    digest: Digest
+    result: Plan
+
+
+class InventoryLayer(Document, frozen=True, kw_only=True):
+    """One layer in numbers; sizes in bytes."""
+
+    digest: Digest
+    diff_id: Digest
+    inventory: Digest
+    size: int
+    uncompressed_size: int
+    entries: int
+    files: int
+    elf_files: int
+
+
+class InventoryBody(Document, frozen=True, kw_only=True):
+    """The layers of one image."""
+
+    reference: str
+    manifest: Digest
+    layers: list[InventoryLayer]
+    notes: list[str]
+    moved: list[MovedBody]
+
+
+class InventoryDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild inventory --json`."""
+
+    schema: Literal["imgbuild/inventory-result/v1"]
+    tool: dict[str, str]
+    result: InventoryBody
+
+
+TOOL = {"name": "imgbuild", "version": __version__}
+
+
+def error_body(error: ImgbuildError) -> ErrorBody:
+    """An error as its document has it."""
+    fields = {name: _unicode(text) for name, text in error.fields().items()}
+    return ErrorBody(code=error.code, exit_code=error.exit_code, message=_unicode(str(error)), **fields)
+
+
+def _unicode(text: str) -> str:
+    """Text that UTF-8 can say: an argument that is not UTF-8 reaches us with halves of surrogate pairs."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def finding_bodies(report: Report) -> list[FindingBody]:
+    """The findings of a report."""
+    return [
+        FindingBody(
+            check=finding.check,
+            subject=finding.subject,
+            verdict=finding.verdict.value,
+            required=finding.required,
+            expected=finding.expected,
+            actual=finding.actual,
+            reason=finding.reason,
+        )
+        for finding in report.findings
+    ]
+
+
+def moved_bodies(ledger: Ledger) -> list[MovedBody]:
+    """The rows of the byte ledger."""
+    return [MovedBody(place=row.place, read=row.read, written=row.written) for row in ledger.rows()]
