@@ -162,8 +162,8 @@ def merged_tree(store: Path, tag: str) -> Tree:
     manifest = opened.manifest(opened.resolve(tag))
     config = opened.config(manifest.config)
     tree = Tree()
-    for index, (inventory, _) in enumerate(take_inventories(context, manifest.layers, config.diff_ids, None)):
-        tree.apply(inventory, index)
+    for index, row in enumerate(take_inventories(context, manifest.layers, config.diff_ids, None)):
+        tree.apply(row.inventory, index)
     return tree
 
 

@@ -80,7 +80,7 @@ def view(made: Path) -> View:
         config=store.manifest(descriptor).config.digest,
     )
     base = open_base(context, locked, platform="linux/arm64", inventories=None)
-    return View(context, base, base.manifest.layers, ())
+    return View(context, base, (), ())
 
 
 def at(view: View, path: str) -> Node:

@@ -67,7 +67,7 @@ class BlobFolder:
         if size is not None and size > max_bytes:
             raise LayoutError(subject, "is too long", expected=f"at most {max_bytes} bytes", actual=f"{size} bytes")
         with self.open(digest, subject=subject) as stream:
-            data = b"".join(_bounded(stream, max_bytes if size is None else size))
+            data = b"".join(bounded(stream, max_bytes if size is None else size))
         if size is None and len(data) > max_bytes:
             raise LayoutError(subject, "is too long", expected=f"at most {max_bytes} bytes")
         hasher = digest.hasher()
@@ -128,7 +128,7 @@ class _Counting:
         return data
 
 
-def _bounded(stream: Readable, limit: int) -> Iterator[bytes]:
+def bounded(stream: Readable, limit: int) -> Iterator[bytes]:
     """One byte more than the limit, if there are so many, so that it can be told."""
     left = limit + 1
     while left and (data := stream.read(min(left, 1 << 20))):

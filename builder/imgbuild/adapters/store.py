@@ -10,8 +10,8 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
-from imgbuild.adapters.blobs import BlobFolder
-from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, sweep, write_file
+from imgbuild.adapters.blobs import BlobFolder, bounded
+from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, storage_errors, sweep, write_file
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import DocumentError, LayoutError, MissingError
 from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor, ImageConfig, Manifest
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
 
 _VERSION = {"imageLayoutVersion": "1.0.0"}
+_ELSEWHERE = "choose another folder with --store"
+_NO_MANIFEST = "give the digest of a manifest, as index.json and `imgbuild build` state it, or a tag"
 _EMPTY_INDEX = {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": []}
 
 
@@ -41,10 +43,12 @@ class Store(BlobFolder):
             return
         # The lock comes first, so a folder that has it was begun by us, perhaps a moment ago by another process.
         begun = self._lock.exists() or (self.root / "blobs").is_dir()
-        if not begun and self.root.exists() and any(self.root.iterdir()):
-            raise LayoutError(
-                str(self.root), "is neither empty nor an OCI image layout", hint="choose another folder with --store"
-            )
+        if self.root.exists() and not self.root.is_dir():
+            raise LayoutError(str(self.root), "is not a folder", hint=_ELSEWHERE)
+        with storage_errors(self.root, "read"):
+            foreign = not begun and self.root.exists() and any(self.root.iterdir())
+        if foreign:
+            raise LayoutError(str(self.root), "is neither empty nor an OCI image layout", hint=_ELSEWHERE)
         with exclusive(self._lock):
             sweep(self.root / "blobs" / "sha256")
             if not (self.root / "index.json").exists():
@@ -84,7 +88,12 @@ class Store(BlobFolder):
         """Read and check a manifest."""
         subject = f"manifest {descriptor.digest}"
         if descriptor.media_type in INDEX_TYPES:
-            raise LayoutError(subject, "is an index", expected="an image manifest of one platform")
+            raise LayoutError(
+                subject,
+                "is an index",
+                expected="an image manifest of one platform",
+                hint="give the digest of one of the manifests that the index lists",
+            )
         raw = self.read(
             descriptor.digest, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes, size=descriptor.size
         )
@@ -97,13 +106,34 @@ class Store(BlobFolder):
         return ImageConfig.parse(raw, subject=subject)
 
     def descriptor_of(self, digest: Digest) -> Descriptor:
-        """The descriptor of a manifest known by digest alone; its media type is what it says of itself."""
-        subject = f"manifest {digest}"
-        raw = self.read(digest, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes)
-        value = jsontext.loads(raw, subject=subject)
-        media_type = value.get("mediaType") if isinstance(value, dict) else None
+        """The descriptor of a manifest known by digest alone; its media type is what it says of itself.
+
+        Raises:
+            LayoutError: the blob is no manifest (a layer, a config), or does not say of which kind it is.
+            MissingError: it is not in the store.
+            DigestMismatchError: it is damaged.
+        """
+        subject = f"blob {digest}"
+        limit = DEFAULT_LIMITS.manifest_bytes
+        # One byte more than a manifest may have is read of a layer, and it is not hashed whole to say what it is not.
+        with self.open(digest, subject=subject) as stream:
+            is_long = len(b"".join(bounded(stream, limit))) > limit
+        if is_long:
+            raise LayoutError(subject, "is no manifest", expected=f"at most {limit} bytes", hint=_NO_MANIFEST)
+        raw = self.read(digest, subject=subject, max_bytes=limit)
+        try:
+            value = jsontext.loads(raw, subject=subject)
+        except DocumentError as error:
+            raise LayoutError(subject, "is no manifest", actual=error.problem, hint=_NO_MANIFEST) from error
+        if not isinstance(value, dict):
+            raise LayoutError(subject, "is no manifest", actual=type(value).__name__, hint=_NO_MANIFEST)
+        if "rootfs" in value:
+            raise LayoutError(subject, "is a config, not a manifest", hint=_NO_MANIFEST)
+        media_type = value.get("mediaType")
         if not isinstance(media_type, str):
-            raise LayoutError(subject, "does not state its media type")
+            raise LayoutError(
+                subject, "does not state its media type", hint="name it by its tag: index.json states the media type"
+            )
         return Descriptor(media_type=media_type, digest=digest, size=len(raw))
 
     @property

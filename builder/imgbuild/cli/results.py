@@ -154,8 +154,9 @@ class PlanDocument(Document, frozen=True, kw_only=True):
 
 
 class InventoryLayer(Document, frozen=True, kw_only=True):
-    """One layer in numbers; sizes in bytes."""
+    """One layer in numbers; sizes in bytes. `taken` says where from: the layer's own bytes, or the cache."""
 
+    taken: Literal["cached", "read"]
     digest: Digest
     diff_id: Digest
     inventory: Digest

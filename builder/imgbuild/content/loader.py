@@ -31,8 +31,6 @@ from imgbuild.errors import ArchiveError, MissingError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from imgbuild.content.elf import ElfFacts
-
 _CONFIGURATION = b"/etc/ld.so.conf"
 _BITS = {"aarch64": 64, "x86_64": 64}
 """machines that are known, and their class; x32 and ILP32 programs have another linker."""
@@ -45,6 +43,35 @@ _LISTED_NAMES = 100_000
 _TOKEN = re.compile(rb"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _CACHED_NAME = re.compile(rb"(?:lib|ld-).*\.so.*", re.DOTALL)
 _MAGIC = re.compile(rb"[*?\[]")
+
+
+class LinkedFile(Protocol):
+    """What the search asks of an ELF file; `content.elf.ElfFacts` and `content.inventory.ElfRecord` say it."""
+
+    @property
+    def machine(self) -> str:
+        """`aarch64`, `x86_64` or another."""
+        ...
+
+    @property
+    def bits(self) -> int:
+        """32 or 64."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """`shared`, `pie`, `executable` or another."""
+        ...
+
+    @property
+    def rpath(self) -> tuple[str, ...]:
+        """DT_RPATH, split at `:`."""
+        ...
+
+    @property
+    def runpath(self) -> tuple[str, ...]:
+        """DT_RUNPATH, split at `:`."""
+        ...
 
 
 class LibraryTree(Protocol):
@@ -62,7 +89,7 @@ class LibraryTree(Protocol):
         """The content of a small file, links followed; None where it is absent."""
         ...
 
-    def elf(self, path: bytes) -> ElfFacts | None:
+    def elf(self, path: bytes) -> LinkedFile | None:
         """The facts of the file at a real path; None where it is no readable ELF file."""
         ...
 
@@ -177,7 +204,7 @@ class Linker:
             self._configured = tuple(reader.directories)
         return self._configured
 
-    def _candidates(self, facts: ElfFacts, origin: bytes, name: bytes) -> Iterator[tuple[str, bytes, bytes]]:
+    def _candidates(self, facts: LinkedFile, origin: bytes, name: bytes) -> Iterator[tuple[str, bytes, bytes]]:
         """Rule, directory and path of what ld.so would try to open, in its order."""
         if b"/" in name:
             path = self._absolute(name)

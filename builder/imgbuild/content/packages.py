@@ -29,11 +29,15 @@ _SHA256_BYTES = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordRow:
-    """One row: path in the image, sha256 in hex (None without one, or with another algorithm), size in bytes."""
+    """One row: path in the image, sha256 in hex (None without one), size in bytes.
+
+    `algorithm` names the one of the row's hash where it is not sha256.
+    """
 
     path: bytes
     sha256: str | None
     size: int | None
+    algorithm: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,4 +175,5 @@ def _row(fields: list[str], site: bytes) -> RecordRow:
         sha256 = digest.hex()
     if size and not (size.isascii() and size.isdigit() and len(size) < 20):  # noqa: PLR2004 - beyond any file
         raise ValueError(f"{size[:40]!r} is not a size")
-    return RecordRow(path=path, sha256=sha256, size=int(size) if size else None)
+    other = algorithm[:80] if sha256 is None and encoded else None
+    return RecordRow(path=path, sha256=sha256, size=int(size) if size else None, algorithm=other)

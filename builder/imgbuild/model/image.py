@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -117,7 +117,14 @@ class LibraryIdentity(Document, frozen=True, kw_only=True):
     soname: str
     symbol: Annotated[str, Meta(description="exported by every copy of the library, under whatever name")]
     prefixes: Annotated[list[str], Meta(min_length=1, description="prefixes of the symbols that only it provides")]
-    strings: list[str] = []
+    strings: Annotated[
+        list[Annotated[str, Meta(min_length=1)]],
+        Meta(min_length=1, description="texts that its bytes must hold, such as its version"),
+    ]
+    consumers: Annotated[
+        Literal["some", "none"],
+        Meta(description="whether files of the image need it by SONAME; none where it is only opened by path"),
+    ] = "some"
     accept: list[Accepted] = []
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +23,7 @@ from imgbuild.model.receipt import RECEIPT_PATH, lock_path
 from imgbuild.steps.apply import Work, apply_layer
 from imgbuild.steps.base import Base, machine_of, open_base, read_file
 from imgbuild.steps.check import check_image
+from imgbuild.steps.difference import first_difference
 from imgbuild.steps.packages import Packages
 from imgbuild.steps.receipt import library_facts, receipt, touched
 from imgbuild.steps.sources import Sources
@@ -95,7 +96,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
     if facts is not None and facts != found:
-        where, recorded, actual = _first_difference(builtins(facts), builtins(found), "facts")
+        where, recorded, actual = first_difference(builtins(facts), builtins(found), "facts")
         raise FactMismatchError(
             f"lock of {lock.image}",
             "has facts that differ from the bytes",
@@ -279,16 +280,3 @@ def _refuse_unused(workspace: Workspace, expected: dict[tuple[str, str], tuple[s
             actual="no change",
             where=f"step {step}",
         )
-
-
-def _first_difference(recorded: Any, found: Any, path: str) -> tuple[str, object, object]:
-    """The path of the first field that differs, and its two values; rows are counted before they are compared."""
-    if isinstance(recorded, dict) and isinstance(found, dict):
-        name = next(name for name in sorted({*recorded, *found}) if recorded.get(name) != found.get(name))
-        return _first_difference(recorded.get(name), found.get(name), f"{path}.{name}")
-    if isinstance(recorded, list) and isinstance(found, list):
-        if len(recorded) != len(found):
-            return path, f"{len(recorded)} rows", f"{len(found)} rows"
-        index = next(index for index, row in enumerate(recorded) if row != found[index])
-        return _first_difference(recorded[index], found[index], f"{path}[{index}]")
-    return path, "nothing" if recorded is None else recorded, "nothing" if found is None else found

@@ -16,9 +16,9 @@ from imgbuild.adapters.durable import spool
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.compression import decompress
 from imgbuild.content.inventory import Inventory, scan_layer
-from imgbuild.content.tarstream import TarReader
+from imgbuild.content.tarstream import EntryType, TarReader
 from imgbuild.content.tree import Node, Tree
-from imgbuild.digest import Digest, digest_of
+from imgbuild.digest import Digest
 from imgbuild.errors import (
     ArchiveError,
     DigestMismatchError,
@@ -30,7 +30,7 @@ from imgbuild.errors import (
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from imgbuild.digest import Readable
     from imgbuild.model.lockfile import LockedBase
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 
 Machine = Literal["aarch64", "x86_64"]
 _MACHINES: dict[str, Machine] = {"arm64": "aarch64", "amd64": "x86_64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A layer's inventory and its digest; `cached` if the layer itself was not read."""
+
+    inventory: Inventory
+    digest: Digest
+    cached: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +96,30 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
         raise FactMismatchError(
             f"base {pin.reference}", "has another config", expected=pin.config, actual=manifest.config.digest
         )
-    config = context.store.config(manifest.config)
+    config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
-    if len(config.diff_ids) != len(manifest.layers):
-        raise LayoutError(
-            f"base {pin.reference}",
-            "lists other numbers of layers and DiffIDs",
-            expected=len(manifest.layers),
-            actual=len(config.diff_ids),
-        )
     found = take_inventories(context, manifest.layers, config.diff_ids, inventories)
     return Base(
         manifest=manifest,
         descriptor=descriptor,
         config=config,
-        inventories=tuple(inventory for inventory, _ in found),
-        inventory_digests=tuple(digest for _, digest in found),
+        inventories=tuple(row.inventory for row in found),
+        inventory_digests=tuple(row.digest for row in found),
     )
+
+
+def read_config(context: Context, manifest: Manifest) -> ImageConfig:
+    """The config of an image, which lists one DiffID for each layer of the manifest; a `LayoutError` if not."""
+    config = context.store.config(manifest.config)
+    if len(config.diff_ids) != len(manifest.layers):
+        raise LayoutError(
+            f"config {config.digest}",
+            f"lists another number of DiffIDs than manifest {manifest.digest} lists layers",
+            expected=f"{len(manifest.layers)} DiffIDs",
+            actual=len(config.diff_ids),
+            hint="whatever wrote this image is broken; make it again",
+        )
+    return config
 
 
 def check_platform(config: ImageConfig, platform: str, *, subject: str) -> None:
@@ -129,14 +145,25 @@ def take_inventories(
     layers: tuple[Descriptor, ...],
     diff_ids: tuple[Digest, ...],
     expected: tuple[Digest, ...] | None,
-) -> list[tuple[Inventory, Digest]]:
-    """The inventories of layers in order, from the cache or by reading; each with its digest."""
-    results: dict[Digest, tuple[Inventory, Digest]] = {}
+) -> list[Taken]:
+    """The inventories of layers in order, from the cache or by reading.
+
+    Args:
+        context: the surroundings.
+        layers: descriptors.
+        diff_ids: as many DiffIDs (`read_config`).
+        expected: the inventories' digests, where they are known.
+
+    Raises:
+        IntegrityError: a layer is damaged, or is not what its descriptor, DiffID or `expected` say.
+        AvailabilityError: a layer is not in the store, or the cache cannot be written.
+    """
+    results: dict[Digest, Taken] = {}
     missing: dict[Digest, Descriptor] = {}
     for index, (layer, diff_id) in enumerate(zip(layers, diff_ids, strict=True)):
         cached = context.cache.inventory(diff_id, expected[index] if expected else None)
         if cached is not None:
-            results[diff_id] = cached
+            results[diff_id] = Taken(inventory=cached[0], digest=cached[1], cached=True)
         else:
             missing[diff_id] = layer
     if missing:
@@ -147,19 +174,19 @@ def take_inventories(
             scans = pool.map(lambda item: scan(context, item[1], item[0], task), order)
             results.update(zip([diff_id for diff_id, _ in order], scans, strict=True))
     rows = [results[diff_id] for diff_id in diff_ids]
-    for index, (_, digest) in enumerate(rows):
-        if expected is not None and digest != expected[index]:
+    for index, row in enumerate(rows):
+        if expected is not None and row.digest != expected[index]:
             raise FactMismatchError(
                 f"inventory of base layer {index}",
                 "differs from the lock's",
                 expected=expected[index],
-                actual=digest,
+                actual=row.digest,
                 hint="the layer's bytes are right; was the lock made by another version? `imgbuild lock --complete`",
             )
     return rows
 
 
-def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tuple[Inventory, Digest]:
+def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
     """Read one layer of the store whole, check digest, size and DiffID, and keep its inventory."""
     subject = f"layer {layer.digest}"
     with open_layer(context, layer) as stream:
@@ -183,7 +210,8 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> tu
         raise DigestMismatchError(
             subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id
         )
-    return found.inventory, context.cache.keep_inventory(found.inventory)
+    digest = context.cache.keep_inventory(found.inventory)
+    return Taken(inventory=found.inventory, digest=digest, cached=False)
 
 
 @contextlib.contextmanager
@@ -208,23 +236,37 @@ def read_file(context: Context, layers: tuple[Descriptor, ...], node: Node, name
         raise LayoutError(f"file {name}", "is too large to be read whole", actual=f"{node.size} bytes")
     data = context.cache.get(digest)
     if data is None:
-        data = _extract(context, layers[node.layer], node.source, name)
-        actual = digest_of([data])[0]
-        if actual != digest:
-            raise DigestMismatchError(f"file {name}", "differs from the inventory", expected=digest, actual=actual)
+        data = _extract(context, layers[node.layer], node, name)
         context.cache.put([data])
     return data
 
 
-def _extract(context: Context, layer: Descriptor, source: bytes, name: str) -> bytes:
+def contents(context: Context, layer: Descriptor, node: Node) -> Generator[Iterator[bytes], None, None]:
+    """The bytes, in pieces, of every entry of a layer that may be a node's.
+
+    Of several entries for one path the tree takes one (case C10), and the reader knows which by its bytes: take the
+    one with the node's sha256, and stop there. Pieces that are not taken are passed over.
+    """
     subject = f"layer {layer.digest}"
-    found: bytes | None = None
     with open_layer(context, layer) as stream:
         reader = TarReader(decompress(stream, subject=subject), subject=subject)
         for entry in reader:
-            if entry.path == source and entry.type.value == "file":
-                # The last of several entries for one path counts (case C10), so reading goes on.
-                found = b"".join(reader.content())
-    if found is None:
-        raise MissingError(f"file {name}", "is not in the layer that its inventory names", where=subject)
-    return found
+            if entry.path == node.source and entry.type is EntryType.FILE and entry.size == node.size:
+                yield reader.content()
+
+
+def _extract(context: Context, layer: Descriptor, node: Node, name: str) -> bytes:
+    actual = None
+    with contextlib.closing(contents(context, layer, node)) as candidates:
+        for pieces in candidates:
+            data = b"".join(pieces)
+            actual = Digest.of(data)
+            if actual.encoded == node.sha256:
+                return data
+    if actual is None:
+        raise MissingError(
+            f"file {name}", "is not in the layer that its inventory names", where=f"layer {layer.digest}"
+        )
+    raise DigestMismatchError(
+        f"file {name}", "differs from the inventory", expected=f"sha256:{node.sha256}", actual=actual
+    )

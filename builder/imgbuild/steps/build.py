@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imgbuild.errors import FactMismatchError, MissingError
+from imgbuild.model.decode import builtins
 from imgbuild.steps.assemble import assemble
+from imgbuild.steps.difference import first_difference
 from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.verify import verify
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.store import StagedStore
     from imgbuild.model.identity import Report
-    from imgbuild.model.lockfile import Lock, Result
+    from imgbuild.model.lockfile import Lock
     from imgbuild.steps.assemble import Assembled
     from imgbuild.steps.context import Context
 
@@ -55,13 +57,13 @@ def build(
 
 
 def check_result(lock: Lock, assembled: Assembled) -> None:
-    """Compare what came out with the result in the lock; an error names the first layer that differs."""
+    """Compare what came out with the result in the lock; an error names the first field that differs, layers first."""
     expected, actual = lock.result, assembled.lock.result
     if expected is None or expected == actual:
         return
     if actual is None:
         raise MissingError(f"result of {lock.image}", "was not made")
-    where, wanted, found = _first_difference(expected, actual)
+    where, wanted, found = first_difference(builtins(expected), builtins(actual), "result")
     raise FactMismatchError(
         f"result of {lock.image}",
         f"differs from the lock in {where}",
@@ -69,16 +71,3 @@ def check_result(lock: Lock, assembled: Assembled) -> None:
         actual=found,
         hint="the same lock must give the same bytes: was the lock edited, or made by another format version?",
     )
-
-
-def _first_difference(expected: Result, actual: Result) -> tuple[str, object, object]:
-    for one, other in zip(expected.layers, actual.layers, strict=False):
-        if one.diff_id != other.diff_id:
-            return f"layer {other.name} (DiffID)", one.diff_id, other.diff_id
-        if one != other:
-            return f"layer {other.name}", one, other
-    if len(expected.layers) != len(actual.layers):
-        return "number of layers", len(expected.layers), len(actual.layers)
-    if expected.config != actual.config:
-        return "config", expected.config, actual.config
-    return "manifest", expected.manifest, actual.manifest

@@ -12,8 +12,9 @@ The steps, numbered as in docs/verification.md:
 8. Each library is what its identity says, and nothing else can be loaded in its place (`steps.verify_library`).
 9. The environment holds nothing that would change the answer.
 
-All findings are reported. An exception means that the verification itself could not be made. Nothing is executed here:
-what the image does at run time is not checked.
+All findings are reported: what cannot be read is `not-checked`, with all that would have needed it, and the rest is
+looked at. An exception means that there is nothing to compare with. Nothing is executed here: what the image does at
+run time is not checked. The names of all checks are in `model.identity`.
 """
 
 from __future__ import annotations
@@ -28,96 +29,119 @@ from imgbuild.content.changeset import LayerResult
 from imgbuild.content.inventory import LayerScan, scan_layer
 from imgbuild.digest import Digest
 from imgbuild.errors import AvailabilityError, ImgbuildError, IntegrityError
-from imgbuild.model.identity import Finding, Report, Verdict, compare, not_checked
-from imgbuild.steps.assemble import expected_documents
-from imgbuild.steps.base import Base, check_platform, open_base, open_layer
+from imgbuild.model.decode import builtins
+from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
+from imgbuild.model.lockfile import Result, ResultLayer
+from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
+from imgbuild.steps.base import Base, check_platform, open_base, open_layer, read_config
+from imgbuild.steps.difference import first_difference
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
-from imgbuild.steps.verify_library import libraries
+from imgbuild.steps.verify_library import library
 from imgbuild.steps.view import View
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imgbuild.adapters.project import ImageInput
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
-_LATER = ("files", "packages", "library", "environment")
+_BASE_HINT = "copy the base into the store again (for `mini`, `make base`)"
+_FIRST_STEPS = (1, 2, 3)
+_TREE_STEPS = (5, 6, 7, 8)
+"""The steps that look at the merged tree; the last one does in part."""
+_LAST_STEP = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Read:
-    """What could be read of an image."""
+class _Image:
+    """An image as its manifest and config state it."""
 
-    base: Base
     manifest: Manifest
     config: ImageConfig
-    layers: tuple[tuple[str, LayerResult], ...]
-    scans: tuple[LayerScan, ...]
+    added: tuple[tuple[Descriptor, Digest], ...]
+    """The layers after the base's, each with its DiffID."""
 
 
 def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descriptor) -> Report:
     """Verify an image of the store. Nothing is written but to the cache.
 
     Raises:
-        AvailabilityError: the base or the lock's facts cannot be had, so that nothing could be compared.
+        OfflineMissError, MissingError: the base's manifest or config is not in the store; or a layer of the base is not
+            there, and neither is its inventory in the cache.
+        FactMismatchError, DigestMismatchError, LayoutError, ArchiveError: the base is not what the lock says, or is
+            damaged so that there is no inventory of it.
+        StorageError: the store cannot be read, or the cache not be written.
+        DocumentError: the lock has no source that a library of the definition names.
     """
     findings: list[Finding] = []
     known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
     base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
+    libraries = tuple(image.definition.library)
     try:
-        read = _read(context, image, lock, descriptor, base, findings)
-    except IntegrityError as error:
-        findings.append(_broken("image", error))
-        findings.extend(not_checked(name, "image", "the image could not be read") for name in _LATER)
+        found = _read(context, lock, descriptor, len(base.manifest.layers))
+    except (IntegrityError, AvailabilityError) as error:
+        findings.append(_failed("image", error))
+        steps = (*_FIRST_STEPS, *_TREE_STEPS, _LAST_STEP)
+        findings.extend(unlooked(steps, libraries, "image", "the image could not be read"))
         return Report(findings=tuple(findings))
-    view = View(context, base, read.manifest.layers, tuple(scan.inventory for scan in read.scans))
-    findings.extend(documents(view, lock))
-    findings.extend(files(view, lock))
-    findings.extend(packages(view))
-    findings.extend(libraries(view, image.definition, lock, read.config))
-    findings.extend(environment(view, image.definition, read.config))
+    findings.extend(_structure(context, image, base, found))
+    findings.extend(_stated(image, lock, base, found))
+    scans = _scan_added(context, found, findings)
+    findings.append(_result(image, lock, found))
+    view = _view(context, base, found, scans, findings)
+    if view is None:
+        findings.extend(unlooked(_TREE_STEPS, libraries, "image", "its layers could not be read or merged"))
+    else:
+        findings.extend(_guarded(5, (), documents, view, lock))
+        findings.extend(files(view, lock))
+        findings.extend(_guarded(7, (), packages, view))
+        for name in sorted(libraries):
+            arguments = (view, name, image.definition.library[name], lock, found.config)
+            findings.extend(_guarded(8, (name,), library, *arguments))
+    findings.extend(environment(view, image.definition, found.config))
     return Report(findings=tuple(findings))
 
 
-def _read(
-    context: Context, image: ImageInput, lock: Lock, descriptor: Descriptor, base: Base, findings: list[Finding]
-) -> _Read:
+def _read(context: Context, lock: Lock, descriptor: Descriptor, count: int) -> _Image:
+    """Manifest and config; the first `count` layers should be the base's."""
     manifest = context.store.manifest(descriptor)
-    config = context.store.config(manifest.config)
+    config = read_config(context, manifest)
     check_platform(config, lock.platform, subject=f"image {descriptor.digest}")
+    added = tuple(zip(manifest.layers[count:], config.diff_ids[count:], strict=True))
+    return _Image(manifest=manifest, config=config, added=added)
+
+
+def _structure(context: Context, image: ImageInput, base: Base, found: _Image) -> list[Finding]:
     count = len(base.manifest.layers)
-    findings.append(
-        compare(
-            "base.layers",
-            f"the first {count} layers",
-            _digests(base.manifest.layers, base.config.diff_ids),
-            _digests(manifest.layers[:count], config.diff_ids[:count]),
-        )
+    first = compare(
+        "base.layers",
+        f"the first {count} layers",
+        _digests(base.manifest.layers, base.config.diff_ids),
+        _digests(found.manifest.layers[:count], found.config.diff_ids[:count]),
     )
-    names = [layer.name for layer in image.layers] + ["imgbuild"]
-    added = manifest.layers[count:]
-    findings.append(compare("layers.count", "layers added", len(names), len(added)))
-    findings.extend(_base_blobs(context, base))
-    scans = _scan_added(context, added, config.diff_ids[count:], findings)
+    return [
+        first,
+        compare("layers.count", "layers added", len(_names(image)), len(found.added)),
+        *_base_blobs(context, base),
+    ]
+
+
+def _stated(image: ImageInput, lock: Lock, base: Base, found: _Image) -> list[Finding]:
+    """Config and manifest against what they should be for the layers that they list; step 3 looks at the layers."""
     layers = tuple(
-        (
-            name,
-            LayerResult(
-                diff_id=scan.inventory.diff_id,
-                digest=scan.digest,
-                size=scan.size,
-                uncompressed_size=scan.inventory.uncompressed_size,
-            ),
-        )
-        for name, scan in zip(names, scans, strict=False)
+        # How long a layer is when it is unpacked stands in neither document.
+        (row.name, LayerResult(diff_id=row.diff_id, digest=row.digest, size=row.size, uncompressed_size=0))
+        for row in _stated_layers(image, found)
     )
-    expected_config, expected_manifest = expected_documents(image, lock, base, layers)
-    findings.append(compare("config", "image config", Digest.of(expected_config), config.digest))
-    findings.append(compare("manifest", "image manifest", Digest.of(expected_manifest), manifest.digest))
-    findings.append(_result(lock, manifest, layers))
-    return _Read(base=base, manifest=manifest, config=config, layers=layers, scans=scans)
+    config, manifest = expected_documents(image, lock, base, layers)
+    return [
+        compare("config", "image config", Digest.of(config), found.config.digest),
+        compare("manifest", "image manifest", Digest.of(manifest), found.manifest.digest),
+    ]
 
 
 def _base_blobs(context: Context, base: Base) -> list[Finding]:
@@ -125,68 +149,108 @@ def _base_blobs(context: Context, base: Base) -> list[Finding]:
         subject = f"base layer {layer.digest}"
         try:
             context.store.verify(layer.digest, layer.size, subject=subject)
-        except IntegrityError as error:
-            return _broken("base.blob", error)
-        except AvailabilityError as error:
-            return not_checked("base.blob", subject, error.problem)
+        except (IntegrityError, AvailabilityError) as error:
+            return _failed("base.blob", error, hint=_BASE_HINT)
         return None
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         problems = [finding for finding in pool.map(check, base.manifest.layers) if finding is not None]
-    whole = len(base.manifest.layers) - len(problems)
     if problems:
         return problems
-    text = f"{whole} blobs with their digests"
-    return [Finding(check="base.blob", subject="base layers", verdict=Verdict.MATCH, expected=text, actual=text)]
+    text = f"{len(base.manifest.layers)} blobs with their digests"
+    return [judge("base.blob", "base layers", ok=True, expected=text, actual=text)]
 
 
-def _scan_added(
-    context: Context, layers: tuple[Descriptor, ...], diff_ids: tuple[Digest, ...], findings: list[Finding]
-) -> tuple[LayerScan, ...]:
-    total = sum(layer.size for layer in layers)
+def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> list[LayerScan]:
+    """Read the layers added; those that cannot be read are missing in the answer, and have a finding that says why."""
+    total = sum(layer.size for layer, _ in found.added)
     with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        scans = tuple(pool.map(lambda layer: _scan(context, layer, task), layers))
-    for layer, scan, diff_id in zip(layers, scans, diff_ids, strict=True):
+        scans = list(pool.map(lambda row: _scan(context, row[0], task), found.added))
+    for (layer, diff_id), scan in zip(found.added, scans, strict=True):
         subject = f"layer {layer.digest}"
+        if isinstance(scan, ImgbuildError):
+            findings.append(_failed("layer.digest", scan))
+            findings.append(not_checked("layer.diff_id", subject, "the layer could not be read"))
+            continue
         findings.append(
             compare("layer.digest", subject, f"{layer.digest}, {layer.size} bytes", f"{scan.digest}, {scan.size} bytes")
         )
         findings.append(compare("layer.diff_id", subject, diff_id, scan.inventory.diff_id))
-    return scans
+    return [scan for scan in scans if isinstance(scan, LayerScan)]
 
 
-def _scan(context: Context, layer: Descriptor, task: Task) -> LayerScan:
-    subject = f"layer {layer.digest}"
-    with open_layer(context, layer) as stream:
-        return scan_layer(
-            stream,
-            subject=subject,
-            spool=lambda: spool(context.cache.folder("spool")),
-            capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
-            advance=task.advance,
-        )
+def _scan(context: Context, layer: Descriptor, task: Task) -> LayerScan | ImgbuildError:
+    try:
+        with open_layer(context, layer) as stream:
+            return scan_layer(
+                stream,
+                subject=f"layer {layer.digest}",
+                spool=lambda: spool(context.cache.folder("spool")),
+                capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
+                advance=task.advance,
+            )
+    except (IntegrityError, AvailabilityError) as error:
+        return error
 
 
-def _result(lock: Lock, manifest: Manifest, layers: tuple[tuple[str, LayerResult], ...]) -> Finding:
+def _view(context: Context, base: Base, found: _Image, scans: list[LayerScan], findings: list[Finding]) -> View | None:
+    if len(scans) != len(found.added):
+        return None
+    try:
+        return View(context, base, tuple(layer for layer, _ in found.added), tuple(scan.inventory for scan in scans))
+    except IntegrityError as error:
+        findings.append(_failed("image", error))
+        return None
+
+
+def _guarded(
+    step: int, libraries: tuple[str, ...], look: Callable[..., list[Finding]], *arguments: object
+) -> list[Finding]:
+    """The findings of a step; where a file that it needs cannot be read, nothing that it checks is known."""
+    try:
+        return look(*arguments)
+    except (IntegrityError, AvailabilityError) as error:
+        return unlooked((step,), libraries, error.subject, _reason(error))
+
+
+def _result(image: ImageInput, lock: Lock, found: _Image) -> Finding:
     if lock.result is None:
         return not_checked("lock.result", "expected result", "the lock has no result; run `imgbuild lock`")
-    expected = {item.name: str(item.diff_id) for item in lock.result.layers}
-    actual = {name: str(result.diff_id) for name, result in layers}
-    if expected != actual:
-        return compare("lock.result", "DiffIDs of the layers added", expected, actual)
-    return compare("lock.result", "manifest digest", lock.result.manifest, manifest.digest)
+    actual = Result(layers=_stated_layers(image, found), config=found.config.digest, manifest=found.manifest.digest)
+    if lock.result == actual:
+        return compare("lock.result", "manifest digest", lock.result.manifest, actual.manifest)
+    where, expected, there = first_difference(builtins(lock.result), builtins(actual), "result")
+    return compare("lock.result", where, expected, there, reason="the first field that differs")
+
+
+def _stated_layers(image: ImageInput, found: _Image) -> list[ResultLayer]:
+    return [
+        ResultLayer(name=name, diff_id=diff_id, digest=layer.digest, size=layer.size)
+        for name, (layer, diff_id) in zip(_names(image), found.added, strict=False)
+    ]
+
+
+def _names(image: ImageInput) -> list[str]:
+    return [*(layer.name for layer in image.layers), RECEIPT_LAYER]
 
 
 def _digests(layers: tuple[Descriptor, ...], diff_ids: tuple[Digest, ...]) -> str:
-    return ", ".join(f"{layer.digest}={diff_id}" for layer, diff_id in zip(layers, diff_ids, strict=False))
+    return ", ".join(f"{layer.digest}={diff_id}" for layer, diff_id in zip(layers, diff_ids, strict=True))
 
 
-def _broken(check: str, error: ImgbuildError) -> Finding:
-    return Finding(
-        check=check,
-        subject=error.subject,
-        verdict=Verdict.DIFFERS,
-        expected=error.expected,
+def _failed(check: str, error: ImgbuildError, *, hint: str | None = None) -> Finding:
+    """An error as a finding: bytes that are not what they should be differ, what is not there is not checked."""
+    if isinstance(error, AvailabilityError):
+        return not_checked(check, error.subject, _reason(error, hint))
+    return judge(
+        check,
+        error.subject,
+        ok=False,
+        expected=error.expected or "can be read",
         actual=error.actual or error.problem,
-        reason=error.problem,
+        reason=_reason(error, hint),
     )
+
+
+def _reason(error: ImgbuildError, hint: str | None = None) -> str:
+    return f"{error.problem}; {hint or error.hint or error.advice}"

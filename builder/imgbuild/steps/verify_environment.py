@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imgbuild.model.identity import Finding, Verdict, compare
+from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import show
 
 if TYPE_CHECKING:
@@ -25,36 +25,36 @@ REFUSED = {
 _PRELOAD = b"etc/ld.so.preload"
 
 
-def environment(view: View, definition: ImageDefinition, config: ImageConfig) -> list[Finding]:
-    """Findings for every refused variable, every acceptance, and `/etc/ld.so.preload`."""
+def environment(view: View | None, definition: ImageDefinition, config: ImageConfig) -> list[Finding]:
+    """Findings for every refused variable, every acceptance, and `/etc/ld.so.preload`.
+
+    Without a view, since the layers could not be read, the file is not checked.
+    """
     accepted = {item.name: item for item in definition.accept_env}
     findings = []
     for name, effect in REFUSED.items():
         value = config.variable(name)
-        if name in accepted:
-            item = accepted[name]
-            actual = "is not set any more" if value is None else value
-            findings.append(compare("environment", name, item.value, actual, reason=item.reason))
-        else:
-            findings.append(
-                compare(
-                    "environment", name, "not set", "not set" if value is None else f"{name}={value}", reason=effect
-                )
-            )
-    findings.extend(
-        compare("environment", name, item.value, config.variable(name) or "is not set any more", reason=item.reason)
-        for name, item in accepted.items()
-        if name not in REFUSED
-    )
-    present = view.resolve(_PRELOAD) is not None
-    findings.append(
-        Finding(
-            check="environment",
-            subject=show(_PRELOAD),
-            verdict=Verdict.DIFFERS if present else Verdict.MATCH,
-            expected="absent",
-            actual="present" if present else "absent",
-            reason="libraries named there are loaded before all others",
+        if name not in accepted:
+            actual = "not set" if value is None else f"{name}={value}"
+            findings.append(judge("environment", name, value is None, expected="not set", actual=actual, reason=effect))
+    for name, item in accepted.items():
+        value = config.variable(name)
+        actual = "is not set any more" if value is None else value
+        findings.append(
+            judge("environment", name, value == item.value, expected=item.value, actual=actual, reason=item.reason)
         )
+    return [*findings, _preload(view)]
+
+
+def _preload(view: View | None) -> Finding:
+    if view is None:
+        return not_checked("environment", show(_PRELOAD), "the layers could not be read or merged")
+    present = view.resolve(_PRELOAD) is not None
+    return judge(
+        "environment",
+        show(_PRELOAD),
+        not present,
+        expected="absent",
+        actual="present" if present else "absent",
+        reason="libraries named there are loaded before all others",
     )
-    return findings

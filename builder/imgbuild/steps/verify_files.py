@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from imgbuild.errors import ImgbuildError
-from imgbuild.model.identity import Finding, Verdict, compare, not_checked
+from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import ABSENT
 from imgbuild.model.paths import image_path, parent, parents, show
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path, parse_receipt
@@ -29,28 +29,24 @@ def documents(view: View, lock: Lock) -> list[Finding]:
         first = not_checked("embedded.lock", show(path), "the lock has no facts; run `imgbuild lock --complete`")
     else:
         same = view.read(path) == lock.embedded(lock.facts)
-        first = compare(
-            "embedded.lock",
-            show(path),
-            "the lock, without its result",
-            "the lock, without its result" if same else "other bytes",
-        )
+        text = "the lock, without its result"
+        first = judge("embedded.lock", show(path), same, expected=text, actual=text if same else "other bytes")
     raw = view.read(RECEIPT_PATH)
     if raw is None:
-        return [first, compare("receipt", show(RECEIPT_PATH), "a receipt", "nothing")]
+        return [first, judge("receipt", show(RECEIPT_PATH), ok=False, expected="a receipt", actual="nothing")]
     try:
         found = parse_receipt(raw, subject=show(RECEIPT_PATH))
     except ImgbuildError as error:
-        return [first, compare("receipt", show(RECEIPT_PATH), "a receipt", str(error))]
+        return [first, judge("receipt", show(RECEIPT_PATH), ok=False, expected="a receipt", actual=error)]
     stated = {entry.path: entry for entry in found.entries}
     actual = _changes(view)
     wrong = sorted(name for name in stated.keys() | actual.keys() if stated.get(name) != actual.get(name))
     return [
         first,
-        Finding(
-            check="receipt",
-            subject=f"{len(actual)} changed paths",
-            verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
+        judge(
+            "receipt",
+            f"{len(actual)} changed paths",
+            not wrong,
             expected="the receipt names each of them as it is, and no other",
             actual="it does" if not wrong else f"{len(wrong)} differ: {_some(wrong)}",
         ),
@@ -68,29 +64,54 @@ def packages(view: View) -> list[Finding]:
     base = set(_mismatches(view.base_tree, view.installed))
     now = list(_mismatches(view.tree, view.installed))
     fresh = [row for row in now if row not in base]
-    rows = sum(len(distribution.rows) for distribution in view.installed)
     doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in view.installed)
     twice = sorted(f"{name} in {show(site)}" for (name, site), count in doubled.items() if count > 1)
-    broken = [f"{show(item.folder)} {item.problem}" for item in view.installed if item.problem]
+    rows = [row for distribution in view.installed for row in distribution.rows]
+    compared = sum(1 for row in rows if row.sha256 is not None)
+    other = sorted({row.algorithm for row in rows if row.algorithm is not None})
+    unknown = [show(row.path) for row in rows if row.algorithm is not None]
+    notes = [f"{len(rows) - compared - len(unknown)} rows have no hash, as a RECORD's own, and were not compared"]
+    if len(now) > len(fresh):
+        notes.append(f"{len(now) - len(fresh)} mismatches are the base's own")
     findings = [
-        Finding(
-            check="packages.record",
-            subject=f"{rows} RECORD rows of {len(view.installed)} distributions",
-            verdict=Verdict.DIFFERS if fresh else Verdict.MATCH,
+        judge(
+            "packages.record",
+            f"{compared} RECORD rows of {len(view.installed)} distributions",
+            not fresh,
             expected="no mismatch that the base did not have",
             actual=f"{len(fresh)} new: {_some(fresh)}" if fresh else "none",
-            reason=f"{len(now) - len(fresh)} mismatches are the base's own" if now else None,
-        ),
-        Finding(
-            check="packages.single",
-            subject="distributions",
-            verdict=Verdict.DIFFERS if twice else Verdict.MATCH,
+            reason="; ".join(notes),
+        )
+    ]
+    if unknown:
+        reason = f"{_some(unknown)}: have a hash by {', '.join(other)}, and inventories have sha256 only"
+        subject = f"{len(unknown)} RECORD rows with another hash"
+        findings.append(not_checked("packages.record", subject, reason, required=False))
+    findings.extend(_unreadable(view))
+    findings.append(
+        judge(
+            "packages.single",
+            "distributions",
+            not twice,
             expected="one of each name in a site folder",
             actual=f"twice: {_some(twice)}" if twice else "one of each",
-        ),
-    ]
-    if broken:
-        findings.append(not_checked("packages.record", _some(broken), "cannot be read", required=False))
+        )
+    )
+    return findings
+
+
+def _unreadable(view: View) -> list[Finding]:
+    """Distributions that say nothing about their files. What the base had so is not for the change to mend."""
+    broken = {item.folder: item.problem for item in view.installed if item.problem}
+    before = {item.folder: item.problem for item in view.installed_before} if broken else {}
+    fresh = [f"{show(folder)} {problem}" for folder, problem in broken.items() if before.get(folder) != problem]
+    old = [f"{show(folder)} {problem}" for folder, problem in broken.items() if before.get(folder) == problem]
+    findings = []
+    if fresh:
+        reason = "their files cannot be checked, and a layer of ours brought or changed them; mend that"
+        findings.append(not_checked("packages.record", _some(fresh), reason))
+    if old:
+        findings.append(not_checked("packages.record", _some(old), "they are so in the base", required=False))
     return findings
 
 

@@ -5,10 +5,11 @@ For each library of the definition (design.md, section 7; cases C65, C66, P01 to
 a. The path resolves to a regular file with the digest of the locked source.
 b. It is for the image's machine, has the SONAME, and its build id is the lock's.
 c. It needs no newer glibc than the image has, and all it needs is in the image.
-d. It exports every symbol with its prefixes that some other file imports.
+d. It exports every symbol with its prefixes that some other file imports. Some must be imported.
 e. Its bytes hold the required strings.
 f. Every other file that has the SONAME or exports its symbol, under any name, is accepted in the definition.
-g. For every file that needs the SONAME, the linker's search ends at this file.
+g. For every file that needs the SONAME, the linker's search ends at this file. There must be such a file; with
+   `consumers = "none"` in the definition there must be none, and (d) may have nothing to compare.
 h. In its folder, nothing but it and links to it goes by its name: a sorted glob must find it (DeepEP's discovery).
 i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
 j. Every acceptance is still needed.
@@ -18,33 +19,35 @@ Not checked here: dlopen with a path, `ld.so.cache`, what is loaded first (conte
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.content.loader import Linker
-from imgbuild.errors import MissingError
-from imgbuild.model.identity import Finding, Verdict, compare, not_checked
+from imgbuild.errors import AvailabilityError, IntegrityError
+from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import LockedMember
 from imgbuild.model.paths import image_path, parent, show
 from imgbuild.steps.base import machine_of
 from imgbuild.steps.view import digest_of_node
 
+_NO_CONSUMERS = 'if that is so by design, say `consumers = "none"` in the definition'
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imgbuild.content.inventory import ElfRecord
     from imgbuild.content.tree import Node
-    from imgbuild.model.image import ImageDefinition, LibraryIdentity
+    from imgbuild.model.image import LibraryIdentity
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.oci import ImageConfig
     from imgbuild.steps.view import View
 
 
-def libraries(view: View, definition: ImageDefinition, lock: Lock, config: ImageConfig) -> list[Finding]:
-    """Findings for every library of the definition."""
-    findings: list[Finding] = []
-    for name, library in sorted(definition.library.items()):
-        findings.extend(_Gate(view, name, library, lock, config).findings())
-    return findings
+def library(view: View, name: str, identity: LibraryIdentity, lock: Lock, config: ImageConfig) -> list[Finding]:
+    """Findings for one library of the definition."""
+    return _Gate(view, name, identity, lock, config).findings()
 
 
 class _Gate:
@@ -57,20 +60,26 @@ class _Gate:
         self._machine = machine_of(lock.platform)
         self._accepted = {image_path(item.path, where=name): item.reason for item in library.accept}
         self._used: set[bytes] = set()
+        self._advice = f"remove it, or accept it under [[library.{name}.accept]] with a reason"
 
     def findings(self) -> list[Finding]:
         target = self._view.resolve(image_path(self._library.path, where=self._name))
         node = self._view.tree.get(target) if target is not None else None
         if target is None or node is None:
             return [
-                compare(
-                    self._check("path"), self._library.path, "a regular file", "nothing, or a link that leads nowhere"
+                judge(
+                    self._check("path"),
+                    self._library.path,
+                    ok=False,
+                    expected="a regular file",
+                    actual="nothing, or a link that leads nowhere",
                 )
             ]
         found = [self._digest(target, node)]
         if node.elf is None:
+            actual = node.elf_problem or "no ELF file"
             found.append(
-                compare(self._check("elf"), show(target), "a readable ELF file", node.elf_problem or "no ELF file")
+                judge(self._check("elf"), show(target), ok=False, expected="a readable ELF file", actual=actual)
             )
         else:
             found.extend(
@@ -115,23 +124,14 @@ class _Gate:
             first = not_checked(check, where, "no libc.so.6 with versions is in the image")
         else:
             newest = max(have, key=_version)
-            enough = _version(elf.glibc_needed or "0") <= _version(newest)
-            verdict = Verdict.MATCH if enough else Verdict.DIFFERS
-            first = Finding(
-                check=check,
-                subject=where,
-                verdict=verdict,
-                expected=f"needs at most glibc {newest}",
-                actual=f"needs glibc {elf.glibc_needed}",
-            )
+            enough = elf.glibc_needed is None or _version(elf.glibc_needed) <= _version(newest)
+            actual = f"needs glibc {elf.glibc_needed}" if elf.glibc_needed else "needs no version of glibc"
+            first = judge(check, where, enough, expected=f"needs at most glibc {newest}", actual=actual)
         linker = self._linker()
         absent = [name for name in elf.needed if linker.resolve(target, name).provider is None]
-        second = compare(
-            self._check("needed"),
-            where,
-            "all it needs is in the image",
-            f"absent: {', '.join(absent)}" if absent else "all it needs is in the image",
-        )
+        text = "all it needs is in the image"
+        actual = f"absent: {', '.join(absent)}" if absent else text
+        second = judge(self._check("needed"), where, not absent, expected=text, actual=actual)
         return [first, second]
 
     def _symbols(self, target: bytes, elf: ElfRecord) -> Finding:
@@ -143,11 +143,14 @@ class _Gate:
         for path, node in self._view.elf_files:
             if node.elf is not None and path != target:
                 wanted.update((name, path) for name in node.elf.imports if name.startswith(prefixes))
+        if not wanted and self._library.consumers == "some":
+            reason = f"no other file imports a symbol that begins with {' or '.join(prefixes)}, so none was compared"
+            return not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")
         lacking = sorted(set(wanted) - set(elf.exports))
-        return Finding(
-            check=check,
-            subject=show(target),
-            verdict=Verdict.DIFFERS if lacking else Verdict.MATCH,
+        return judge(
+            check,
+            show(target),
+            not lacking,
             expected=f"exports the {len(wanted)} symbols that other files import",
             actual="exports them all"
             if not lacking
@@ -155,31 +158,25 @@ class _Gate:
         )
 
     def _strings(self, target: bytes, node: Node) -> list[Finding]:
-        left = {text.encode() for text in self._library.strings}
-        overlap = max((len(text) for text in left), default=1) - 1
-        hasher, tail = hashlib.sha256(), b""
+        check, where = self._check("strings"), show(target)
+        wanted = {text.encode() for text in self._library.strings}
+        digest = None
         try:
-            with self._view.stream(target) as pieces:
-                for piece in pieces:
-                    hasher.update(piece)
-                    window = tail + piece
-                    left -= {text for text in left if text in window}
-                    tail = window[-overlap:] if overlap else b""
-        except MissingError as error:
-            return [not_checked(self._check("strings"), show(target), str(error))]
-        if hasher.hexdigest() != node.sha256:
-            return [
-                compare(self._check("strings"), show(target), f"sha256:{node.sha256}", f"sha256:{hasher.hexdigest()}")
-            ]
-        absent = {text.decode() for text in left}
+            with contextlib.closing(self._view.contents(node)) as candidates:
+                for pieces in candidates:
+                    digest, absent = _search(pieces, wanted)
+                    if digest == node.sha256:
+                        break
+        except (IntegrityError, AvailabilityError) as error:
+            return [not_checked(check, where, f"its layer cannot be read: {error}")]
+        if digest is None:
+            return [not_checked(check, where, "is not in the layer that its inventory names")]
+        if digest != node.sha256:
+            return [compare(check, where, f"sha256:{node.sha256}", f"sha256:{digest}")]
+        found = [(text, text.encode() not in absent) for text in self._library.strings]
         return [
-            compare(
-                self._check("strings"),
-                show(target),
-                f"holds {text!r}",
-                f"lacks {text!r}" if text in absent else f"holds {text!r}",
-            )
-            for text in self._library.strings
+            judge(check, where, there, expected=f"holds {text!r}", actual=f"{'holds' if there else 'lacks'} {text!r}")
+            for text, there in found
         ]
 
     def _providers(self, target: bytes) -> list[Finding]:
@@ -190,33 +187,20 @@ class _Gate:
             and node.elf is not None
             and (node.elf.soname == self._library.soname or self._library.symbol in node.elf.exports)
         ]
-        found = []
+        check, found = self._check("provider"), []
         for path in others:
             digest = digest_of_node(self._view.tree.get(path))
             if path in self._accepted:
                 self._used.add(path)
-                found.append(
-                    Finding(
-                        check=self._check("provider"),
-                        subject=show(path),
-                        verdict=Verdict.MATCH,
-                        expected="accepted in the definition",
-                        actual=str(digest),
-                        reason=self._accepted[path],
-                    )
-                )
+                expected, reason = "accepted in the definition", self._accepted[path]
             else:
-                found.append(
-                    compare(
-                        self._check("provider"),
-                        show(path),
-                        f"no other {self._library.soname} than {show(target)}",
-                        digest,
-                    )
-                )
+                expected, reason = f"no other {self._library.soname} than {show(target)}", self._advice
+            found.append(
+                judge(check, show(path), path in self._accepted, expected=expected, actual=digest, reason=reason)
+            )
         if not others:
             only = f"the only {self._library.soname}"
-            found.append(compare(self._check("provider"), show(target), only, only))
+            found.append(judge(check, show(target), ok=True, expected=only, actual=only))
         return found
 
     def _consumers(self, target: bytes) -> list[Finding]:
@@ -227,29 +211,25 @@ class _Gate:
             if node.elf is not None and self._library.soname in node.elf.needed and node.elf.machine == self._machine
         ]
         check = self._check("consumer")
-        if not consumers:
-            return [not_checked(check, show(target), "no file in the image needs it by SONAME", required=False)]
+        expects_none = self._library.consumers == "none"
+        if not consumers and not expects_none:
+            reason = f"no file of the image needs {self._library.soname}, so no search was followed"
+            return [not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")]
         found = []
+        if expects_none:
+            text = f"no file of the image needs {self._library.soname}"
+            actual = f"{len(consumers)} do, the first {show(consumers[0])}" if consumers else text
+            found.append(judge(check, show(target), not consumers, expected=text, actual=actual))
         for path in consumers:
             resolution = linker.resolve(path, self._library.soname)
             provider = resolution.provider
             rule = resolution.steps[-1].rule if resolution.steps else "no search"
-            if provider != target and path in self._accepted:
+            ok, reason = provider == target, f"found by {rule}"
+            if not ok and path in self._accepted:
                 self._used.add(path)
-                verdict, reason = Verdict.MATCH, self._accepted[path]
-            else:
-                verdict, reason = (Verdict.MATCH if provider == target else Verdict.DIFFERS), f"found by {rule}"
+                ok, reason = True, self._accepted[path]
             actual = "loads nothing" if provider is None else f"loads {show(provider)}"
-            found.append(
-                Finding(
-                    check=check,
-                    subject=show(path),
-                    verdict=verdict,
-                    expected=f"loads {show(target)}",
-                    actual=actual,
-                    reason=reason,
-                )
-            )
+            found.append(judge(check, show(path), ok, expected=f"loads {show(target)}", actual=actual, reason=reason))
         return found
 
     def _folder(self, target: bytes) -> Finding:
@@ -264,13 +244,9 @@ class _Gate:
                 else:
                     wrong.append(show(path))
         text = f"only it and links to it begin with {stem.decode()}.so in {show(folder)}"
-        return Finding(
-            check=self._check("folder"),
-            subject=show(target),
-            verdict=Verdict.DIFFERS if wrong else Verdict.MATCH,
-            expected=text,
-            actual=f"also there: {', '.join(wrong)}" if wrong else text,
-        )
+        actual = f"also there: {', '.join(wrong)}" if wrong else text
+        reason = self._advice if wrong else None
+        return judge(self._check("folder"), show(target), not wrong, expected=text, actual=actual, reason=reason)
 
     def _unreadable(self) -> list[Finding]:
         found = []
@@ -278,18 +254,19 @@ class _Gate:
             if node.elf_problem is not None and path in self._accepted:
                 self._used.add(path)
             elif node.elf_problem is not None:
-                found.append(
-                    not_checked(self._check("provider"), show(path), f"begins like ELF but {node.elf_problem}")
-                )
+                reason = f"begins like ELF but {node.elf_problem}, so it may be another one; {self._advice}"
+                found.append(not_checked(self._check("provider"), show(path), reason))
         return found
 
     def _unused(self) -> list[Finding]:
         return [
-            compare(
+            judge(
                 self._check("accept"),
                 show(path),
-                "is there, as the definition says",
-                "is not there, or not needed any more",
+                ok=False,
+                expected="is there, as the definition says",
+                actual="is not there, or not needed any more",
+                reason=f"take its [[library.{self._name}.accept]] out of the definition",
             )
             for path in sorted(set(self._accepted) - self._used)
         ]
@@ -298,6 +275,19 @@ class _Gate:
         value = self._config.variable("LD_LIBRARY_PATH")
         parts = tuple(value.replace(";", ":").split(":")) if value else ()
         return Linker(self._view, machine=self._machine, library_path=parts)
+
+
+def _search(pieces: Iterator[bytes], wanted: set[bytes]) -> tuple[str, set[bytes]]:
+    """The sha256 (hex) of a file in pieces, and which of some texts it does not hold."""
+    left = set(wanted)
+    overlap = max(map(len, wanted), default=1) - 1
+    hasher, tail = hashlib.sha256(), b""
+    for piece in pieces:
+        hasher.update(piece)
+        window = tail + piece
+        left -= {text for text in left if text in window}
+        tail = window[-overlap:] if overlap else b""
+    return hasher.hexdigest(), left
 
 
 def _version(text: str) -> tuple[int, ...]:

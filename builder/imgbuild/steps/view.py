@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from imgbuild.content.compression import decompress
-from imgbuild.content.elf import ElfFacts
 from imgbuild.content.packages import Distribution, distributions
-from imgbuild.content.tarstream import TarReader
 from imgbuild.digest import Digest
-from imgbuild.errors import MissingError
 from imgbuild.model.paths import show
-from imgbuild.steps.base import open_layer, read_file
+from imgbuild.steps.base import contents, read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
-    from imgbuild.content.inventory import Inventory
+    from imgbuild.content.inventory import ElfRecord, Inventory
     from imgbuild.content.tree import Node, Tree
     from imgbuild.model.oci import Descriptor
     from imgbuild.steps.base import Base
@@ -31,6 +26,17 @@ class View:
     def __init__(
         self, context: Context, base: Base, layers: tuple[Descriptor, ...], added: tuple[Inventory, ...]
     ) -> None:
+        """Merge the layers.
+
+        Args:
+            context: the surroundings.
+            base: the base; its files come from the layers of its own manifest, whatever the image lists.
+            layers: descriptors of the layers added.
+            added: their inventories.
+
+        Raises:
+            ArchiveError: the layers cannot be merged.
+        """
         self.base = base
         self.base_tree = base.tree()
         self.tree: Tree = base.tree()
@@ -38,17 +44,17 @@ class View:
         for index, inventory in enumerate(added):
             self.tree.apply(inventory, len(base.inventories) + index)
         self._context = context
-        self._layers = layers
-
-    @property
-    def first_added(self) -> int:
-        """Index of the first layer that is not the base's."""
-        return len(self.base.inventories)
+        self._layers = (*base.manifest.layers, *layers)
 
     @cached_property
     def installed(self) -> tuple[Distribution, ...]:
         """All distributions of the image."""
         return distributions(self.tree, self.read)
+
+    @cached_property
+    def installed_before(self) -> tuple[Distribution, ...]:
+        """All distributions of the base."""
+        return distributions(self.base_tree, lambda path: self._read(self.base_tree, path))
 
     @cached_property
     def elf_files(self) -> tuple[tuple[bytes, Node], ...]:
@@ -71,49 +77,23 @@ class View:
 
     def read(self, path: bytes) -> bytes | None:
         """The bytes of a small file, checked by its sha256; None where there is none."""
-        found = self.tree.resolve(path)
+        return self._read(self.tree, path)
+
+    def _read(self, tree: Tree, path: bytes) -> bytes | None:
+        found = tree.resolve(path)
         if found is None or found[1].type != "file":
             return None
         return read_file(self._context, self._layers, found[1], show(found[0]))
 
-    def elf(self, path: bytes) -> ElfFacts | None:
-        """ELF facts as the loader wants them."""
+    def elf(self, path: bytes) -> ElfRecord | None:
+        """ELF facts of the file at a real path."""
         node = self.tree.get(path)
-        if node is None or node.elf is None:
-            return None
-        record = node.elf
-        return ElfFacts(
-            machine=record.machine,
-            bits=record.bits,
-            little_endian=True,
-            kind=record.kind,
-            soname=record.soname,
-            needed=record.needed,
-            rpath=record.rpath,
-            runpath=record.runpath,
-            interpreter=None,
-            build_id=record.build_id,
-            imports=record.imports,
-            exports=record.exports,
-            versions_needed=(),
-            versions_defined=(),
-        )
+        return node.elf if node is not None else None
 
-    @contextlib.contextmanager
-    def stream(self, path: bytes) -> Iterator[Iterator[bytes]]:
-        """The bytes of a file in pieces, read from its layer. They are not checked; hash them if that matters."""
-        node = self.tree.get(path)
-        if node is None or node.source is None or not 0 <= node.layer < len(self._layers):
-            raise MissingError(f"file {show(path)}", "is in no layer of the image")
-        layer = self._layers[node.layer]
-        subject = f"layer {layer.digest}"
-        with open_layer(self._context, layer) as stream:
-            reader = TarReader(decompress(stream, subject=subject), subject=subject)
-            for entry in reader:
-                if entry.path == node.source and entry.type.value == "file":
-                    yield reader.content()
-                    return
-        raise MissingError(f"file {show(path)}", "is not in the layer that its inventory names", where=subject)
+    def contents(self, node: Node) -> Generator[Iterator[bytes], None, None]:
+        """The bytes of every entry that may be a node's, as `steps.base.contents`; hash them to know which one is."""
+        if 0 <= node.layer < len(self._layers):
+            yield from contents(self._context, self._layers[node.layer], node)
 
 
 def digest_of_node(node: Node | None) -> Digest | None:

@@ -72,9 +72,10 @@ class TestParse:
     def test_paths_are_taken_from_the_folder_of_the_packages(self, written: str, path: bytes) -> None:
         assert [row.path for row in rows(f"{written},,\nb,,\n")] == [path, SITE + b"/b"]
 
-    @pytest.mark.parametrize("algorithm", ["md5=xxxx", "sha512=" + "a" * 86, "sha384=a", "", "SHA256=x"])
-    def test_a_hash_of_another_algorithm_is_none(self, algorithm: str) -> None:
-        assert rows(f"a,{algorithm},5") == (RecordRow(path=SITE + b"/a", sha256=None, size=5),)
+    @pytest.mark.parametrize("encoded", ["md5=xxxx", "sha512=" + "a" * 86, "sha384=a", "", "SHA256=x"])
+    def test_a_hash_of_another_algorithm_is_none_and_named(self, encoded: str) -> None:
+        algorithm = encoded.partition("=")[0] or None
+        assert rows(f"a,{encoded},5") == (RecordRow(path=SITE + b"/a", sha256=None, size=5, algorithm=algorithm),)
 
     def test_padding_of_a_hash_is_accepted(self) -> None:
         assert rows(f"a,{encoded_hash(OLD)}=,5")[0].sha256 == OLD
