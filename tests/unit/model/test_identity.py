@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from imgbuild.model.identity import Finding, Report, Verdict, compare, not_checked
+from imgbuild.model.identity import Finding, Report, Verdict, compare, judge, not_checked, unlooked
 
 YES = compare("a", "x", 1, 1)
 NO = compare("a", "x", 1, 2)
@@ -37,3 +37,21 @@ def test_a_comparison_says_both_values() -> None:
     assert (NO.verdict, NO.expected, NO.actual) == (Verdict.DIFFERS, "1", "2")
     assert compare("a", "x", "1", 1).verdict is Verdict.DIFFERS
     assert compare("a", "x", None, None).verdict is Verdict.MATCH
+
+
+@pytest.mark.parametrize(("ok", "verdict"), [(True, Verdict.MATCH), (False, Verdict.DIFFERS)])
+def test_a_judgement_is_the_callers_and_not_that_of_its_texts(ok: bool, verdict: Verdict) -> None:
+    finding = judge("a", "x", ok, expected="one", actual=1, reason="why")
+    assert (finding.verdict, finding.expected, finding.actual, finding.reason) == (verdict, "one", "1", "why")
+    assert finding.required
+
+
+def test_what_was_not_looked_at_is_named_check_by_check() -> None:
+    found = unlooked((7, 8), ("b", "a"), "image", "is gone")
+    names = [finding.check for finding in found]
+    assert names[:3] == ["packages.record", "packages.single", "library.a.digest"]
+    assert len(names) == 2 + 2 * 11
+    assert {(finding.verdict, finding.required, finding.reason) for finding in found} == {
+        (Verdict.NOT_CHECKED, True, "is gone")
+    }
+    assert not any(name.endswith((".path", ".elf", ".accept")) for name in names)
