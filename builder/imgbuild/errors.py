@@ -127,21 +127,21 @@ class LockStaleError(InputError):
     """The lock was made from other inputs than those in the repository now."""
 
     code = "LOCK_STALE"
-    advice = "run `imgbuild lock` and review the difference, or take the change back"
+    advice = "run `imgbuild lock IMAGE` and review the difference, or take the change back"
 
 
 class UnpinnedError(InputError):
     """A movable name stands where only a digest or a commit may."""
 
     code = "UNPINNED"
-    advice = "name a digest or a full commit id, or run `imgbuild lock` to pin it"
+    advice = "name a digest or a full commit id, or run `imgbuild lock IMAGE` to pin it"
 
 
 class PatchError(InputError):
     """A unified diff does not apply exactly, changes nothing, or leaves its list of files."""
 
     code = "PATCH_REFUSED"
-    advice = "make the patch anew against the file as the steps before it leave it, and run `imgbuild lock`"
+    advice = "make the patch anew against the file as the steps before it leave it, and run `imgbuild lock IMAGE`"
 
 
 class StepError(InputError):

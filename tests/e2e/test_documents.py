@@ -43,7 +43,8 @@ def document(tiny: Tiny, capsys: pytest.CaptureFixture[str], arguments: list[str
     """What a command prints with `--json`; stdout holds that and nothing else."""
     capsys.readouterr()
     arguments = [str(tiny.lock().pins.base.manifest) if word == "DIGEST" else word for word in arguments]
-    run([*arguments, "--json", "--project", str(tiny.root), "--cache", str(tiny.cache_path)])
+    cache = [] if arguments[0] == "plan" else ["--cache", str(tiny.cache_path)]
+    run([*arguments, "--json", "--project", str(tiny.root), *cache])
     return json.loads(capsys.readouterr().out)
 
 

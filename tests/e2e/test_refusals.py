@@ -96,7 +96,8 @@ def tiny(tiny_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> T
 
 
 def execute(tiny: Tiny, *arguments: str) -> int:
-    return run([*arguments, "--project", str(tiny.root), "--cache", str(tiny.cache_path)])
+    cache = [] if arguments[0] == "plan" else ["--cache", str(tiny.cache_path)]
+    return run([*arguments, "--project", str(tiny.root), *cache])
 
 
 def validated(name: str, text: str) -> Any:
@@ -817,7 +818,8 @@ def an_option_is_unknown(tiny: Tiny) -> Refusal:
 @refused
 def P33_a_digest_on_the_command_line_is_none(tiny: Tiny) -> Refusal:
     command = ("verify", "tiny", "--digest", "sha256:latest")
-    return Refusal(exit_code=2, code="USAGE", says=("'latest'", "64 hexadecimal digits"), command=command)
+    says = ("--digest 'sha256:latest'", "64 hexadecimal digits")
+    return Refusal(exit_code=2, code="USAGE", says=says, command=command)
 
 
 @refused
@@ -839,7 +841,12 @@ def a_layer_has_several_problems(tiny: Tiny) -> Refusal:
     tiny.layers["tiny-app"][1].update(count=0, colour="red")
     tiny.layers["tiny-app"][2] = {"kind": "remoove", "paths": ["/opt/unused"]}
     tiny.write()
-    says = ("layers/tiny-app/layer.toml", "step[1].count: 0", "step[1]: ", "'colour'", "step[2]", "'remoove'")
+    says = (
+        "layers/tiny-app/layer.toml",
+        "step[1].count (tiny-app/2): 0",
+        "'colour'; an edit step has",
+        "'remoove'",
+    )
     return Refusal(exit_code=3, code="DOCUMENT_INVALID", says=says)
 
 

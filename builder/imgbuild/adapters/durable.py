@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from imgbuild.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _MODE = 0o644
 _SPOOL_BYTES = 16 * 1024 * 1024
@@ -31,8 +32,16 @@ _NEARLY_FULL_BYTES = 1024 * 1024
 """bytes; a program that failed with less than that left on the disk has failed for want of space."""
 _FULL = re.compile(r"(?i)no space left|out of disk ?space|disk quota exceeded|NoSpaceLeft|DiskQuota")
 _FULL_HINT = "free some space, or choose another place with --store or IMGBUILD_CACHE, and run it again"
+_HINTS = {
+    errno.EROFS: "that file system is mounted read-only; choose another place with --store, --cache or IMGBUILD_CACHE",
+    errno.EIO: "the disk or its connection is faulty; see the log of the kernel",
+    errno.ENOTDIR: "a part of that path is a file, not a folder; remove it, or choose another place",
+}
+"""What to do where it is not a matter of permissions."""
 _POLL_SECONDS = 0.05
 """seconds between two tries to get a lock that has a time limit."""
+_SAY_SECONDS = 1.0
+"""seconds that one waits for a lock without saying so."""
 
 
 class PendingFile:
@@ -203,18 +212,27 @@ def move_folder(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, seconds: float | None = None) -> Iterator[None]:
+def exclusive(
+    path: Path, *, seconds: float | None = None, waiting: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Hold a lock between processes. The lock file stays, since removing it would race.
 
     Args:
         path: the lock file.
         seconds: how long to wait, then it is a `StorageError`; None waits as long as it takes.
+        waiting: called once, in another thread, when another process has held the lock for `_SAY_SECONDS`.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE)
     try:
-        _lock(fd, path, seconds)
+        say = threading.Timer(_SAY_SECONDS, waiting)
+        say.daemon = True
+        say.start()
+        try:
+            _lock(fd, path, seconds)
+        finally:
+            say.cancel()
         yield
     finally:
         os.close(fd)
@@ -246,11 +264,9 @@ def storage_errors(path: Path, done: str = "written") -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-        raise StorageError(
-            str(path),
-            f"cannot be {done}: {'the disk is full' if full else error.strerror}",
-            hint=_FULL_HINT if full else "check the permissions of that folder",
-        ) from error
+        hint = _FULL_HINT if full else _HINTS.get(error.errno or 0, "check the permissions of that folder")
+        problem = f"cannot be {done}: {'the disk is full' if full else error.strerror}"
+        raise StorageError(str(path), problem, hint=hint) from error
 
 
 def refuse_full(folder: Path, said: str) -> None:

@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from imgbuild.adapters.durable import extract_file, make_folder, move, storage_errors, work_folder
-from imgbuild.adapters.pipprocess import reads_ranges, run_pip
+from imgbuild.adapters.pipprocess import INDEX, OTHER_BYTES, reads_ranges, run_pip
 from imgbuild.config import GIB, MIB
 from imgbuild.digest import Digest, chunks, digest_of
 from imgbuild.errors import DigestMismatchError, DocumentError, ImgbuildError, IntegrityError, OfflineMissError
@@ -105,7 +105,10 @@ def download_wheel(pin: WheelPin, target: Path, *, offline: bool, progress: Prog
             actual="not in the cache",
         )
     limit = WHEEL_BYTES if pin.size is None else pin.size
-    with work_folder(target.parent, prefix=".fetch-") as work, progress.task(f"fetch {pin.filename}", pin.size) as task:
+    with (
+        work_folder(target.parent, prefix=".fetch-") as work,
+        progress.task(f"fetching {pin.filename}", pin.size) as task,
+    ):
         requirements = work / "requirements.txt"
         extract_file(requirements, [f"{pin.name}=={pin.version} --hash={pin.digest}\n".encode("ascii")])
         _, _, _, tags = parse_wheel_filename(pin.filename)
@@ -162,14 +165,14 @@ def resolve_wheel(
     selection = _selection(subject, platforms, python_version)
     if offline:
         raise OfflineMissError(
-            subject, "must be looked up and --offline forbids it", hint="run `imgbuild lock` without --offline"
+            subject, "must be looked up and --offline forbids it", hint="run `imgbuild lock IMAGE` without --offline"
         )
     with work_folder(keep, prefix=".fetch-") as work:
         if keep is None:
             filename, digest = _report(subject, selection, work)
             if digest is not None:
                 return _pin(name, wanted, filename, digest, None)
-        with progress.task(f"fetch {subject}") as task:
+        with progress.task(f"fetching {subject}") as task:
             found = _download([*selection, subject], work, subject=subject, limit=WHEEL_BYTES, advance=task.advance)
         digest, size = _measured(found)
         pin = _pin(name, wanted, found.name, digest, size)
@@ -281,7 +284,14 @@ def _measured(found: Path) -> tuple[Digest, int]:
 def _check_measured(digest: Digest, size: int, pin: WheelPin) -> None:
     if pin.size is not None and size != pin.size:
         raise DigestMismatchError(
-            pin.filename, "has another size", expected=f"{pin.size} bytes", actual=f"{size} bytes"
+            pin.filename,
+            "has another size",
+            expected=f"{pin.size} bytes",
+            actual=f"{size} bytes",
+            where=INDEX,
+            hint=OTHER_BYTES,
         )
     if digest != pin.digest:
-        raise DigestMismatchError(pin.filename, "has other bytes", expected=pin.digest, actual=digest)
+        raise DigestMismatchError(
+            pin.filename, "has other bytes", expected=pin.digest, actual=digest, where=INDEX, hint=OTHER_BYTES
+        )

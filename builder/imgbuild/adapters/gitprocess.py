@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,10 @@ def start(bare: Path, source: Source, arguments: Sequence[str], *, interactive: 
 
     `env -u` takes variables away, since GitPython can only add some; values never stand in the arguments.
     """
+    if shutil.which("git") is None:
+        raise ToolError(
+            "git", "is not installed, or not on PATH", where=source.name, hint="install git, and run it again"
+        )
     try:
         from git.cmd import Git  # noqa: PLC0415 - 90 ms, and it runs `git version`
         from git.exc import GitError  # noqa: PLC0415

@@ -153,7 +153,7 @@ class GitRepository:
                 "is not a full commit id",
                 expected="40 or 64 lower-case hexadecimal digits",
                 where=source.name,
-                hint="run `imgbuild lock` to resolve a branch or tag",
+                hint="run `imgbuild lock IMAGE` to resolve a branch or tag",
             )
         bare = self._bare(source, len(commit))
         if not _has(bare, commit):

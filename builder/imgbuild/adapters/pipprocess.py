@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 STALL_SECONDS: Final = 600.0
 """seconds without a new byte before pip is stopped; pip's own socket timeouts (15 by default) end first."""
+INDEX: Final = "the index that pip asked"
+OTHER_BYTES: Final = "was the lock edited? take that back; if not, find out who changed it before you make a new lock"
+"""What to do when an index has something else under the name of a locked wheel."""
 _SLACK_BYTES: Final = 64 * KIB
 _ERROR_LINES: Final = 8
 _LINE_CHARACTERS: Final = 500
@@ -152,10 +155,11 @@ def _failure(text: str, subject: str, status: int, expected: Digest | None) -> I
     if expected is not None and got is not None:
         return DigestMismatchError(
             subject,
-            "the index has other bytes under this name",
+            "has other bytes than the lock pins",
             expected=expected,
             actual=f"sha256:{got[1]}",
-            hint="find out who changed it before you make a new lock",
+            where=INDEX,
+            hint=OTHER_BYTES,
         )
     lines = [printable(redacted(line.strip()), _LINE_CHARACTERS) for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")] or lines

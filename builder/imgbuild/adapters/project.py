@@ -130,7 +130,7 @@ class Project:
         folder = self.root / "layers" / name
         where = f"layers/{name}/layer.toml"
         raw = self._read(folder / "layer.toml")
-        definition = parse_layer(_toml(raw, where), subject=where)
+        definition = parse_layer(_toml(raw, where), name=name, subject=where)
         inputs.append(Input(name=where, digest=Digest.of(raw)))
         files: dict[str, bytes] = {}
         for step in definition.step:

@@ -17,7 +17,7 @@ from imgbuild.errors import DocumentError, LayoutError, MissingError
 from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor, ImageConfig, Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from imgbuild.digest import Digest
@@ -173,18 +173,20 @@ class Store(BlobFolder):
 class StagedStore(Store):
     """A store whose new blobs wait in a staging folder until they are published; others see nothing of them.
 
-    One build at a time: `session` holds a lock between processes, and removes what an interrupted one left.
+    One build at a time: `session` holds a lock between processes, and removes what an interrupted one left. While it
+    waits for another one, it says so once by `waiting` (see `durable.exclusive`).
     """
 
-    def __init__(self, root: Path, *, ledger: Ledger) -> None:
+    def __init__(self, root: Path, *, ledger: Ledger, waiting: Callable[[], object] = lambda: None) -> None:
         super().__init__(root, ledger=ledger)
+        self._waiting = waiting
         self._staging = BlobFolder(root / ".imgbuild-staging", place="store", ledger=ledger)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
         """Work on the store; at the end everything that was not published is removed."""
         self.create()
-        with exclusive(self.root / ".imgbuild-build-lock"):
+        with exclusive(self.root / ".imgbuild-build-lock", waiting=self._waiting):
             self.discard()
             try:
                 yield

@@ -169,7 +169,7 @@ def _unpack(stream: BinaryIO, root: Path, *, subject: str, progress: Progress, l
         total = sum(member.file_size for member in files)
         if total > ZIG_BYTES:
             raise ArchiveError(subject, "unpacks to too much", expected=f"{ZIG_BYTES} bytes", actual=total)
-        with progress.task(f"unpack {subject}", total) as task:
+        with progress.task("unpacking zig", total) as task:
             for member in files:
                 with archive.open(member) as source:
                     mode = 0o755 if (member.external_attr >> 16) & 0o111 else 0o644

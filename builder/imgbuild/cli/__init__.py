@@ -6,12 +6,17 @@ The result goes to stdout, everything else to stderr. Exit codes are those of th
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from imgbuild import __version__
+from imgbuild.cli.streams import StreamError, flush_streams, guard_streams
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _VERBS = {
     "build": "Build an image from its lock, verify it, and tag it.",
@@ -21,8 +26,21 @@ _VERBS = {
     "schema": "Print the JSON Schema of a document.",
     "verify": "Recompute everything about a built image from its bytes.",
 }
-_INTERRUPTED = 130
-"""128 + SIGINT, as shells report it; not one of ours, so that it cannot be taken for an answer."""
+_SIGNALLED = 128
+"""Exit codes of what a signal ended are this and its number, as shells report them; they cannot be taken for ours."""
+_SAFE = {
+    "build": "; nothing was tagged, the next run continues",
+    "lock": "; no lock was written, the next run continues",
+}
+"""What the verbs that write leave behind when they are interrupted."""
+
+
+class _Signalled(KeyboardInterrupt):
+    """A signal that asks the process to end takes the way of Ctrl-C, which leaves neither programs nor files behind."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
 
 
 class _Verbs(click.Group):
@@ -55,13 +73,24 @@ def group() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are printed."""
+    try:
+        code = _run(arguments)
+        flush_streams()
+    except StreamError as error:
+        return _unheard(error)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     from imgbuild.errors import ImgbuildError  # noqa: PLC0415 - keeps --help fast
 
     try:
         result = group.main(arguments, prog_name="imgbuild", standalone_mode=False)
-    except click.exceptions.Abort:
-        click.echo("interrupted; nothing was tagged, the next run continues", err=True)
-        return _INTERRUPTED
+    except click.exceptions.Abort as abort:
+        return _interrupted(arguments, abort.__cause__)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
     except click.ClickException as error:
         from imgbuild.cli.render import usage_error  # noqa: PLC0415
 
@@ -70,6 +99,8 @@ def run(arguments: list[str]) -> int:
         from imgbuild.cli.render import report_error  # noqa: PLC0415
 
         return report_error(error, as_json="--json" in arguments)
+    except StreamError:
+        raise
     except Exception as error:  # noqa: BLE001 - whatever is left is a bug, and says so
         from imgbuild.cli.render import report_bug  # noqa: PLC0415
 
@@ -77,6 +108,38 @@ def run(arguments: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _interrupted(arguments: list[str], cause: BaseException | None) -> int:
+    number = cause.number if isinstance(cause, _Signalled) else signal.SIGINT
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    click.echo(f"{'interrupted' if number == signal.SIGINT else 'terminated'}{_SAFE.get(verb, '')}", err=True)
+    return _SIGNALLED + number
+
+
+def _unheard(error: StreamError) -> int:
+    """The exit code where the output cannot be written: that of SIGPIPE if nobody reads it, else that of storage."""
+    if error.is_closed:
+        return _SIGNALLED + signal.SIGPIPE
+    from imgbuild.cli.render import report_error  # noqa: PLC0415
+    from imgbuild.errors import StorageError  # noqa: PLC0415
+
+    found = StorageError(
+        "standard output",
+        f"cannot be written: {error.reason}",
+        hint="free some space, or send it elsewhere; what was done by then stays done",
+    )
+    return report_error(found, as_json=False)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    # Once is enough: a second one would cut short what the first one has begun to clear up.
+    signal.signal(number, signal.SIG_IGN)
+    raise _Signalled(number)
+
+
 def main() -> NoReturn:
     """Entry point of the `imgbuild` program."""
+    guard_streams()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
     sys.exit(run(sys.argv[1:]))

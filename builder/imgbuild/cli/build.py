@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from imgbuild.cli.options import Settings, image_argument, shared
-from imgbuild.cli.render import amount, show_moved, show_report
+from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
     from imgbuild.cli.results import BuildBody, ReplacedBody
-    from imgbuild.model.identity import Report
     from imgbuild.steps.build import BuildOutcome
     from imgbuild.steps.context import Context
 
@@ -36,11 +36,11 @@ def command(image: str, *, dry_run: bool, settings: Settings) -> int:
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     outcome = build(context, store, inputs, lock, dry_run=dry_run)
-    _show(settings, context, image, outcome, dry_run=dry_run)
+    _show(settings, context, image, outcome)
     return 0 if outcome.report.ok else 1
 
 
-def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcome, *, dry_run: bool) -> None:
+def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcome) -> None:
     from imgbuild.cli.results import TOOL, BuildDocument  # noqa: PLC0415
 
     output = settings.output
@@ -62,7 +62,7 @@ def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcom
     output.line(f"base         {body.base}")
     output.line(f"config       {body.config}")
     output.line(f"manifest     {body.manifest}")
-    output.line(_last(outcome.report, body, dry_run=dry_run), colour="green" if body.ok else "red", bold=True)
+    show_answer(output, outcome.report, _last(body), "NOT TAGGED")
 
 
 def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
@@ -100,9 +100,13 @@ def _replaced(outcome: BuildOutcome) -> list[ReplacedBody]:
     return list(rows.values())
 
 
-def _last(report: Report, body: BuildBody, *, dry_run: bool) -> str:
-    if not report.ok:
-        return f"NOT TAGGED   {len(report.failed)} required checks did not match; nothing of it is kept"
-    if dry_run:
+def _last(body: BuildBody) -> str:
+    if not body.tags:
         return "dry run      verified; nothing was published"
-    return f"result       oci:{body.store}:{body.tags[0]}" if body.tags else "result       verified"
+    return f"result       oci:{_near(Path(body.store))}:{body.tags[0]}"
+
+
+def _near(path: Path) -> Path:
+    """A path as one would type it: relative if it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imgbuild.cli.options import Settings, parse_digest, shared
+from imgbuild.cli.options import Settings, complete_tag, parse_digest, shared
 from imgbuild.cli.render import amount, show_moved
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command("inventory")
-@click.argument("reference")
+@click.argument("reference", shell_complete=complete_tag)
 @click.option(
     "-o",
     "--output",
@@ -39,7 +39,9 @@ def command(reference: str, *, target: Path | None, settings: Settings) -> int:
     project = settings.open_project()
     context = settings.context(project, staged=False)
     store = context.store
-    descriptor = store.descriptor_of(parse_digest(reference)) if ":" in reference else store.resolve(reference)
+    descriptor = (
+        store.descriptor_of(parse_digest(reference, "REFERENCE")) if ":" in reference else store.resolve(reference)
+    )
     manifest = store.manifest(descriptor)
     config = read_config(context, manifest)
     found = take_inventories(context, manifest.layers, config.diff_ids, None)
@@ -61,6 +63,9 @@ def command(reference: str, *, target: Path | None, settings: Settings) -> int:
     for index, row in enumerate(rows):
         counts = f"{row.entries} entries, {row.files} files, {row.elf_files} ELF"
         output.line(f"{index:3}  {amount(row.size):>9}  {row.taken:6}  {counts:44}  {row.diff_id}")
+        if output.verbose:
+            output.line(f"     stored as   {row.digest}, {row.size} bytes, {row.uncompressed_size} uncompressed")
+            output.line(f"     inventory   {row.inventory}")
     for note in tree.notes:
         settings.output.note(note)
     show_moved(output, context.ledger)

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
 from imgbuild.cli.render import Bars, Output
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from imgbuild.adapters.project import Project
     from imgbuild.digest import Digest
     from imgbuild.steps.context import Context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Complete: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[str]]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the shared options say."""
 
     output: Output
-    offline: bool
     project: Path | None
-    store: Path | None
-    cache: Path | None
+    offline: bool = False
+    store: Path | None = None
+    cache: Path | None = None
 
     def open_project(self) -> Project:
         """The repository."""
         from imgbuild.adapters.project import Project  # noqa: PLC0415 - keeps --help fast
 
         return Project(self.project.absolute()) if self.project is not None else Project.find(Path.cwd())
+
+    def store_path(self, project: Project) -> Path:
+        """Where the store is."""
+        return (self.store or project.root / ".imgbuild" / "store").absolute()
 
     def context(self, project: Project, *, staged: bool) -> Context:
         """The surroundings; `staged` for verbs that write to the store."""
@@ -45,8 +52,9 @@ class Settings:
         from imgbuild.steps.context import Context  # noqa: PLC0415
 
         ledger = Ledger()
-        root = self.store or project.root / ".imgbuild" / "store"
-        store = (StagedStore if staged else Store)(root.absolute(), ledger=ledger)
+        root = self.store_path(project)
+        waiting = functools.partial(self.output.note, f"waiting for another imgbuild on {root}")
+        store = StagedStore(root, ledger=ledger, waiting=waiting) if staged else Store(root, ledger=ledger)
         # What refuses leaves the store as it was: a damaged blob may be all that is left of a base.
         store.repair = False
         cache = Cache((self.cache or default_folder()).absolute(), ledger=ledger)
@@ -56,15 +64,9 @@ class Settings:
 
 
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the shared options; the function gets them as `settings`."""
+    """Add the options of all verbs that work on a store; the function gets them as `settings`."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document on stdout.")
     @click.option("--offline", is_flag=True, help="Use only what is here; fail instead of fetching.")
-    @click.option(
-        "--project",
-        type=click.Path(path_type=Path, exists=True, file_okay=False),
-        help="Folder with locks/ and layers/.",
-    )
     @click.option(
         "--store",
         type=click.Path(path_type=Path, file_okay=False),
@@ -77,53 +79,95 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, file_okay=False),
         envvar="IMGBUILD_CACHE",
         show_envvar=True,
-        help="Cache folder; default ~/.cache/imgbuild.",
+        help="Cache folder; default ~/.cache/imgbuild, or imgbuild in XDG_CACHE_HOME.",
     )
-    @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-    @click.option("-v", "--verbose", is_flag=True, help="Print every finding and note.")
+    @reading
+    @functools.wraps(function)
+    def wrapper(*, settings: Settings, offline: bool, store: Path | None, cache: Path | None, **others: Any) -> Any:
+        settings = dataclasses.replace(settings, offline=offline, store=store, cache=cache)
+        return function(settings=settings, **others)
+
+    return wrapper
+
+
+def reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of all verbs that read the repository; the function gets them as `settings`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON document on stdout.")
+    @click.option(
+        "--project",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        help="Folder with locks/ and layers/.",
+    )
+    @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors, and why an answer is no.")
+    @click.option("-v", "--verbose", is_flag=True, help="Print every finding, parameter and digest.")
     @click.option("--no-color", is_flag=True, help="No colours (also by NO_COLOR).")
     @functools.wraps(function)
     def wrapper(
-        *,
-        as_json: bool,
-        offline: bool,
-        project: Path | None,
-        store: Path | None,
-        cache: Path | None,
-        quiet: bool,
-        verbose: bool,
-        no_color: bool,
-        **others: Any,
+        *, as_json: bool, project: Path | None, quiet: bool, verbose: bool, no_color: bool, **others: Any
     ) -> Any:
-        colour = not no_color and not os.environ.get("NO_COLOR") and sys.stdout.isatty()
-        output = Output(as_json=as_json, quiet=quiet, verbose=verbose, colour=colour)
-        settings = Settings(output=output, offline=offline, project=project, store=store, cache=cache)
-        return function(settings=settings, **others)
+        plain = no_color or bool(os.environ.get("NO_COLOR"))
+        output = Output(as_json=as_json, quiet=quiet, verbose=verbose, colour=sys.stdout.isatty(), plain=plain)
+        return function(settings=Settings(output=output, project=project), **others)
 
     return wrapper
 
 
 def image_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     """The name of an image, completed by the shell from `locks/`."""
+    return click.argument("image", shell_complete=_complete_image)(function)
 
-    def complete(context: click.Context, parameter: click.Parameter, text: str) -> list[str]:  # noqa: ARG001
-        from imgbuild.adapters.project import Project  # noqa: PLC0415
+
+def _completing(find: Callable[[Settings, click.Context], Iterable[str]]) -> Complete:
+    """What the shell may offer; where the words cannot be found, none, since completing is no place for errors."""
+
+    def complete(context: click.Context, _parameter: click.Parameter, text: str) -> list[str]:
         from imgbuild.errors import ImgbuildError  # noqa: PLC0415
 
+        output = Output(as_json=False, quiet=True, verbose=False, colour=False)
+        settings = Settings(output=output, project=context.params.get("project"), store=context.params.get("store"))
         try:
-            return [name for name in Project.find(Path.cwd()).images() if name.startswith(text)]
-        except ImgbuildError:
+            return sorted(word for word in find(settings, context) if word.startswith(text))
+        except (ImgbuildError, OSError):
             return []
 
-    return click.argument("image", shell_complete=complete)(function)
+    return complete
 
 
-def parse_digest(text: str) -> Digest:
-    """A digest from the command line; anything else is a usage error, not one of a file of the repository."""
+@_completing
+def _complete_image(settings: Settings, _context: click.Context) -> Iterable[str]:
+    return settings.open_project().images()
+
+
+@_completing
+def complete_tag(settings: Settings, _context: click.Context) -> Iterable[str]:
+    """The tags of the store."""
+    from imgbuild.adapters.store import Store  # noqa: PLC0415
+    from imgbuild.ledger import Ledger  # noqa: PLC0415
+
+    return Store(settings.store_path(settings.open_project()), ledger=Ledger()).tags()
+
+
+@_completing
+def complete_pin(settings: Settings, context: click.Context) -> Iterable[str]:
+    """What `lock IMAGE --update` may name: the base and the sources of the image."""
+    from imgbuild.steps.pins import BASE  # noqa: PLC0415
+
+    definition = settings.open_project().load(context.params["image"]).definition
+    return [BASE, *definition.sources]
+
+
+def parse_digest(text: str, what: str) -> Digest:
+    """A digest from the command line, given as `what`; anything else is a usage error, not one of a file."""
     from imgbuild.digest import Digest  # noqa: PLC0415
     from imgbuild.errors import DocumentError, UsageError  # noqa: PLC0415
 
     try:
         return Digest.parse(text)
     except DocumentError as error:
-        raise UsageError(error.subject, error.problem, expected="sha256: and 64 hexadecimal digits") from error
+        raise UsageError(
+            f"{what} {text[:140]!r}",
+            f"is not a digest: {error.problem}",
+            expected="sha256: and 64 hexadecimal digits",
+            hint="give the whole digest, as `imgbuild build` prints it",
+        ) from error

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from imgbuild.cli.options import Settings, image_argument, shared
+from imgbuild import jsontext
+from imgbuild.cli.options import Settings, image_argument, reading
+from imgbuild.model.decode import builtins
 
 if TYPE_CHECKING:
     from imgbuild.cli.render import Output
-    from imgbuild.model.plan import Plan
+    from imgbuild.model.plan import Plan, PlanStep
+
+_SAID = {
+    *("source", "toolchain", "path", "root", "site", "distribution", "paths", "sources", "files"),
+    *("count", "find", "replace", "replaces"),
+}
+"""Parameters of steps that the sentence about them, or its files, say already; -v shows all."""
 
 
 @click.command("plan")
 @image_argument
-@shared
+@reading
 def command(image: str, *, settings: Settings) -> int:
     """Show what building IMAGE would do: layers, steps, sources, and files from state to state.
 
-    Reads only the repository: no network, no store.
+    Reads only the repository: no network, no store, no cache. The digest at the end covers all that decides what a
+    build makes. -v shows every parameter of the steps and every pin of the sources.
     """
     from imgbuild.cli.results import TOOL, PlanDocument  # noqa: PLC0415 - imported when used
     from imgbuild.model.plan import make_plan  # noqa: PLC0415
@@ -47,17 +56,50 @@ def _show(output: Output, plan: Plan) -> None:
         if layer.diff_id is not None:
             output.line(f"  gives {layer.diff_id}")
         for step in layer.steps:
-            output.line(f"  {step.kind:9} {step.does}")
-            if step.pin is not None:
-                output.line(f"            {step.source} is {step.pin}")
-            for file in step.files:
-                output.line(f"            {file.path}")
-                output.line(f"              {' -> '.join(file.states)}")
+            _show_step(output, step)
     output.line()
-    for name, value in plan.env.items():
+    for name, value in plan.config.env.items():
         output.line(f"env          {name}={value}")
-    for identity in plan.identities:
-        output.line(f"identity     {identity}")
+    for name, value in builtins(plan.config).items():
+        if name != "env":
+            output.line(f"{name:12} {_text(value)}")
+    for name, library in plan.library.items():
+        output.line(f"identity     {name}: {library.path}")
+        _show_parameters(output, builtins(library) if output.verbose else {}, "               ")
+    for accepted in plan.accept_env:
+        output.line(f"accepted     {accepted.name}={accepted.value}: {accepted.reason}")
+    output.line(f"limits       {plan.limits.bytes} bytes added, {plan.limits.layers} layers")
+    output.line(f"epoch        {plan.epoch}, layer format {plan.format}")
+    for source in plan.sources if output.verbose else ():
+        output.line(f"source       {source.name}")
+        _show_parameters(output, builtins(source), "               ")
     output.line(f"tags         {', '.join(plan.tags)}")
     output.line(f"expected     {plan.expected_manifest or 'not in the lock yet'}")
     output.line(f"plan         {plan.digest()}")
+
+
+def _show_step(output: Output, step: PlanStep) -> None:
+    output.line(f"  {step.id}  {step.kind}: {step.does}")
+    if step.pin is not None:
+        output.line(f"      {step.source} is {step.pin}")
+    if step.toolchain is not None:
+        output.line(f"      {step.parameters['toolchain']} is {step.toolchain}")
+    shown = {name: value for name, value in step.parameters.items() if output.verbose or name not in _SAID}
+    _show_parameters(output, shown, "      ")
+    for file in step.files:
+        output.line(f"      {file.path}")
+        output.line(f"        {' -> '.join(file.states)}")
+
+
+def _show_parameters(output: Output, parameters: dict[str, Any], indent: str) -> None:
+    for name, value in parameters.items():
+        output.line(f"{indent}{name} {_text(value)}")
+
+
+def _text(value: Any) -> str:
+    """A value on one line: a text as it is, a list of texts by commas, else JSON."""
+    if isinstance(value, str):
+        return value.replace("\n", "\\n")
+    if isinstance(value, list) and all(isinstance(item, str) and item and " " not in item for item in value):
+        return ", ".join(value)
+    return jsontext.compact(value).decode()

@@ -11,33 +11,47 @@ import click
 
 from imgbuild import jsontext
 from imgbuild.model.decode import builtins
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from imgbuild.errors import ImgbuildError
     from imgbuild.ledger import Ledger
-    from imgbuild.model.identity import Report
+    from imgbuild.model.identity import Finding, Report
     from imgbuild.progress import Task
 
 _COLOURS = {"match": "green", "differs": "red", "not-checked": "yellow"}
 _DELAY = 0.5
 """seconds before a bar appears; what is faster shows nothing."""
+_WIDE = 80
+"""columns of a terminal from which on a bar says speed and time, too."""
 
 
 class Output:
-    """Where a command prints. `as_json` silences all text on stdout but the document."""
+    """Where a command prints. `as_json` silences all text on stdout but the document.
 
-    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, colour: bool) -> None:
+    `colour` is for stdout; `plain` forbids colours everywhere, also in bars.
+    """
+
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, colour: bool, plain: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
-        self._colour = colour
+        self.plain = plain
+        self._colour = colour and not plain
 
     def line(self, text: str = "", *, colour: str | None = None, bold: bool = False) -> None:
         """One line of the result."""
         if not self.as_json and not self.quiet:
             click.echo(self.style(text, colour=colour, bold=bold), color=self._colour or None)
+
+    def answer(self, text: str, *, ok: bool, colour: str | None = None, bold: bool = False) -> None:
+        """A line of the answer; where that is no, --quiet does not hide it but sends it to stderr."""
+        if not ok and self.quiet:
+            click.echo(clean(text), err=True)
+        else:
+            self.line(text, colour=colour, bold=bold)
 
     def style(self, text: str, *, colour: str | None = None, bold: bool = False) -> str:
         """Text with every control character made visible, in a colour if colours are wanted."""
@@ -67,7 +81,7 @@ class Bars:
             from imgbuild.progress import SILENT  # noqa: PLC0415 - the other branch is the usual one
 
             return SILENT.task(label, total, unit=unit)
-        return _Bar(label, total, unit)
+        return _Bar(label, total, unit, plain=self._output.plain)
 
     def note(self, text: str) -> None:
         """A line on stderr."""
@@ -76,7 +90,7 @@ class Bars:
 
 
 class _Bar:
-    def __init__(self, label: str, total: int | None, unit: str) -> None:
+    def __init__(self, label: str, total: int | None, unit: str, *, plain: bool) -> None:
         from rich.console import Console  # noqa: PLC0415 - 55 ms, only on a terminal
         from rich.progress import (  # noqa: PLC0415
             BarColumn,
@@ -87,15 +101,14 @@ class _Bar:
             TransferSpeedColumn,
         )
 
-        amount = [DownloadColumn(), TransferSpeedColumn()] if unit == "bytes" else []
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            *amount,
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
+        # Whether NO_COLOR is set, the console looks for itself where it is told nothing.
+        console = Console(stderr=True, no_color=plain or None)
+        columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
+        if unit == "bytes":
+            columns += [DownloadColumn(), *([TransferSpeedColumn()] if console.width >= _WIDE else [])]
+        if console.width >= _WIDE:
+            columns.append(TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
         self._task = self._progress.add_task(clean(label), total=total)
         # What is done at once shows nothing: a bar that flashes is noise.
         self._timer = threading.Timer(_DELAY, self._progress.start)
@@ -119,15 +132,12 @@ class _Bar:
 
 def clean(text: str) -> str:
     """Text from anywhere with control and direction characters escaped, so that it cannot drive a terminal."""
-    return "".join(
-        character if character.isprintable() or character == "\n" else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    return "\n".join(one_line(line) for line in text.split("\n"))
 
 
 def one_line(text: str) -> str:
     """The same for a text that must not look like two: a name from outside could imitate a line of ours."""
-    return clean(text).replace("\n", "\\n")
+    return printable(text, sys.maxsize)
 
 
 def amount(count: int) -> str:
@@ -141,30 +151,65 @@ def amount(count: int) -> str:
 
 
 def show_report(output: Output, report: Report) -> None:
-    """Counts, then every finding that is not a match, and one line a check (all of them with -v)."""
+    """Counts, then one line a check (with -v one a finding), then what was found and is not required.
+
+    What is required and no match belongs to the answer: `show_answer`.
+    """
     from imgbuild.model.identity import Verdict  # noqa: PLC0415
 
     counts = ", ".join(f"{report.count(verdict)} {verdict.value}" for verdict in Verdict)
     output.line(f"identities   {counts}", bold=True)
-    groups: dict[tuple[str, str], list[Any]] = {}
+    groups: dict[str, list[Finding]] = {}
     for finding in report.findings:
-        groups.setdefault((finding.check, finding.verdict.value), []).append(finding)
-    for (check, verdict), findings in groups.items():
-        if output.verbose or verdict != "match":
+        if finding.verdict is Verdict.MATCH:
+            groups.setdefault(finding.check, []).append(finding)
+    for check, findings in groups.items():
+        if output.verbose:
             for finding in findings:
                 _finding(output, finding)
             continue
         subject = findings[0].subject if len(findings) == 1 else f"{len(findings)} checked"
-        output.line(f"  {verdict:11}  {check:24}  {subject}", colour=_COLOURS[verdict])
+        output.line(_row("match", check, subject), colour=_COLOURS["match"])
+    for finding in report.findings:
+        if finding.verdict is not Verdict.MATCH and not finding.required:
+            _finding(output, finding)
 
 
-def _finding(output: Output, finding: Any) -> None:
+def show_answer(output: Output, report: Report, yes: str, no: str) -> None:
+    """The last line; `no` is its first word where a required check is no match, and those stand before it, whole."""
+    if report.ok:
+        output.answer(yes, ok=True, colour="green", bold=True)
+        return
+    for finding in report.failed:
+        _finding(output, finding, ok=False)
+    output.answer(f"{no:12} {why_not(report)}", ok=False, colour="red", bold=True)
+
+
+def why_not(report: Report) -> str:
+    """Why a report does not pass: how many required checks differ or could not be made, and the first of them."""
+    from imgbuild.model.identity import Verdict  # noqa: PLC0415
+
+    if not report.failed:
+        return "nothing was checked"
+    differ = sum(1 for finding in report.failed if finding.verdict is Verdict.DIFFERS)
+    word = "check differs" if differ == 1 else "checks differ"
+    first = report.failed[0]
+    more = "" if len(report.failed) == 1 else "first "
+    counts = f"{differ} required {word}, {len(report.failed) - differ} could not be made"
+    return f"{counts}: {more}{first.check} {first.subject}"
+
+
+def _row(verdict: str, check: str, subject: str) -> str:
+    return f"  {verdict:11}  {check:24}  {subject}"
+
+
+def _finding(output: Output, finding: Finding, *, ok: bool = True) -> None:
     verdict = finding.verdict.value
-    output.line(f"  {verdict:11}  {finding.check:24}  {finding.subject}", colour=_COLOURS[verdict])
+    output.answer(_row(verdict, finding.check, finding.subject), ok=ok, colour=_COLOURS[verdict])
     for name in ("expected", "actual", "reason"):
         value = getattr(finding, name)
         if value is not None:
-            output.line(f"               {name:8} {value}")
+            output.answer(f"               {name:8} {value}", ok=ok)
 
 
 def show_moved(output: Output, ledger: Ledger) -> None:

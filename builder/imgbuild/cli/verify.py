@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from imgbuild.cli.options import Settings, image_argument, parse_digest, shared
-from imgbuild.cli.render import show_moved, show_report
+from imgbuild.cli.options import Settings, complete_tag, image_argument, parse_digest, shared
+from imgbuild.cli.render import show_answer, show_moved, show_report
 
 
 @click.command("verify")
 @image_argument
-@click.option("--tag", help="Tag in the store; default the first of the definition.")
+@click.option("--tag", shell_complete=complete_tag, help="Tag in the store; default the first of the definition.")
 @click.option("--digest", help="Manifest digest in the store, instead of a tag.")
 @shared
 def command(image: str, *, tag: str | None, digest: str | None, settings: Settings) -> int:
@@ -34,7 +34,7 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
     inputs = project.load(image)
     lock = project.require_lock(image)
     if digest is not None:
-        descriptor = context.store.descriptor_of(parse_digest(digest))
+        descriptor = context.store.descriptor_of(parse_digest(digest, "--digest"))
     else:
         descriptor = context.store.resolve(tag or inputs.definition.tags[0])
     report = verify(context, inputs, lock, descriptor)
@@ -50,6 +50,5 @@ def command(image: str, *, tag: str | None, digest: str | None, settings: Settin
     show_report(output, report)
     show_moved(output, context.ledger)
     output.line(f"manifest     {descriptor.digest}")
-    text = "verified" if report.ok else f"NOT VERIFIED {len(report.failed)} required checks did not match"
-    output.line(text, colour="green" if report.ok else "red", bold=True)
+    show_answer(output, report, "verified", "NOT VERIFIED")
     return 0 if report.ok else 1

@@ -82,7 +82,7 @@ def check_tags(filename: str, *, python: str, machine: str, subject: str, where:
             expected=f"a tag for CPython {python} on linux {machine}",
             actual=", ".join(sorted(str(tag) for tag in tags)),
             where=where,
-            hint="set `platforms` and `python` of the source as the image has them, and run `imgbuild lock`",
+            hint="set `platforms` and `python` of the source as the image has them, and run `imgbuild lock IMAGE`",
         )
 
 

@@ -20,6 +20,8 @@ END = r"$(?!\n)"
 """The end of a text in a pattern. Python's `$` alone also matches before a last newline; JSON Schema's does not."""
 DIGEST_PATTERN = f"^(sha256:[0-9a-f]{{64}}|sha512:[0-9a-f]{{128}}){END}"
 _MAX_PROBLEMS = 50
+_NOUNS = {"step": "step", "sources": "source"}
+"""What the rows of a list or table are, by its key, where they are of several kinds."""
 
 T = TypeVar("T")
 
@@ -133,7 +135,26 @@ def _words(error: ValidationError) -> str:
             described = "sha256: and 64, or sha512: and 128 lower-case hexadecimal digits"
         if described:
             return f"expected {described}, actual {error.instance!r}"
+    if error.validator == "additionalProperties" and error.validator_value is False:
+        return _unknown_key(error)
     return error.message
+
+
+def _unknown_key(error: ValidationError) -> str:
+    """The keys that are not known here, and those that are."""
+    schema, found = cast("dict[str, Any]", error.schema), cast("dict[str, Any]", error.instance)
+    known = schema.get("properties", {})
+    extra = [repr(key) for key in found if key not in known]
+    return f"unknown key{'' if len(extra) == 1 else 's'} {', '.join(extra)}; {_owner(error, known)} {', '.join(known)}"
+
+
+def _owner(error: ValidationError, known: dict[str, Any]) -> str:
+    """Of a variant, its kind and what it is a kind of: `an edit step has`."""
+    kinds = known.get("kind", {}).get("enum", [])
+    nouns = [_NOUNS[part] for part in error.absolute_path if part in _NOUNS]
+    if len(kinds) != 1 or not nouns:
+        return "there are"
+    return f"{'an' if kinds[0][0] in 'aeiou' else 'a'} {kinds[0]} {nouns[-1]} has"
 
 
 def _path(error: ValidationError) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
 
-from imgbuild.errors import InputError
+from imgbuild.errors import DocumentError, InputError
 from imgbuild.model.decode import END, Document, convert, require_schema
 from imgbuild.model.paths import image_path, relative_path
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SCHEMA = "imgbuild/layer/v1"
+_STEP_PATH = re.compile(r"step\[([0-9]+)\][^:\s]*(?=:)")
 
 Name = Annotated[str, Meta(pattern=f"^[a-z0-9][a-z0-9._-]{{0,63}}{END}", description="lower-case name")]
 ImagePath = Annotated[str, Meta(pattern="^/.", description="absolute path in the image")]
@@ -115,13 +120,25 @@ class LayerDefinition(Document, frozen=True, kw_only=True):
     step: Annotated[list[Step], Meta(min_length=1)]
 
 
-def parse_layer(value: Any, *, subject: str) -> LayerDefinition:
-    """From parsed TOML to a definition; a `DocumentError` lists all problems. Paths are checked too (`StepError`)."""
+def parse_layer(value: Any, *, name: str, subject: str) -> LayerDefinition:
+    """From parsed TOML to a definition; a `DocumentError` lists all problems. Paths are checked too (`StepError`).
+
+    `name` is the layer's; with it problems name steps as locks do, `name/1` and so on.
+    """
     require_schema(value, SCHEMA, subject=subject)
-    layer = convert(value, LayerDefinition, subject=subject)
-    for index, step in enumerate(layer.step):
-        _check_paths(step, where=f"{subject}, step {index + 1}")
+    try:
+        layer = convert(value, LayerDefinition, subject=subject)
+    except DocumentError as error:
+        raise DocumentError(subject, tuple(_with_step_id(text, name) for text in error.problems)) from error
+    for step_id, step in numbered(name, layer):
+        _check_paths(step, where=f"{subject}, step {step_id}")
     return layer
+
+
+def numbered(name: str, layer: LayerDefinition) -> Iterator[tuple[str, Step]]:
+    """The steps of a layer with their ids: its name and the number, counted from 1."""
+    for number, step in enumerate(layer.step, 1):
+        yield f"{name}/{number}", step
 
 
 def kind_of(step: Step) -> str:
@@ -138,6 +155,14 @@ def owner_ids(text: str) -> tuple[int, int]:
     """`0:0` as uid and gid."""
     uid, _, gid = text.partition(":")
     return int(uid), int(gid)
+
+
+def _with_step_id(problem: str, name: str) -> str:
+    """`step[1].count: …`, which counts from 0 as JSON paths do, with the step's id: `step[1].count (name/2): …`."""
+    found = _STEP_PATH.match(problem)
+    if found is None:
+        return problem
+    return f"{found[0]} ({name}/{int(found[1]) + 1}){problem[found.end() :]}"
 
 
 def _check_paths(step: Step, *, where: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import StepError
+from imgbuild.text import printable
 
 
 def image_path(text: str, *, where: str) -> bytes:
@@ -32,11 +34,7 @@ def relative_path(text: str, *, where: str) -> bytes:
 
 def show(path: bytes) -> str:
     """A path for people and documents of ours: absolute, undecodable and unprintable bytes escaped."""
-    text = path.decode("utf-8", "backslashreplace")
-    return "/" + "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return "/" + printable(path, sys.maxsize)
 
 
 def parent(path: bytes) -> bytes:

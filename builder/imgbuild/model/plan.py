@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.digest import Digest
 from imgbuild.model.decode import Document, builtins
+from imgbuild.model.image import AcceptedVariable, Config, LibraryIdentity, Limits
 from imgbuild.model.layer import (
     Compile,
     Edit,
@@ -19,12 +20,13 @@ from imgbuild.model.layer import (
     Step,
     Wheel,
     kind_of,
+    numbered,
 )
-from imgbuild.model.lockfile import LockedGit, LockedToolchain
+from imgbuild.model.lockfile import LockedGit, LockedSource, LockedToolchain
 
 if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition
-    from imgbuild.model.lockfile import Lock, LockedSource
+    from imgbuild.model.lockfile import Lock
 
 SCHEMA = "imgbuild/plan/v1"
 
@@ -37,13 +39,18 @@ class PlanFile(Document, frozen=True, kw_only=True):
 
 
 class PlanStep(Document, frozen=True, kw_only=True):
-    """One step: its kind, a sentence, and the files whose images the lock pins."""
+    """One step: its kind, a sentence, its parameters as they are written, and the files whose images the lock pins.
+
+    The files of `git-tree` and `wheel` are not listed: the digest of the tree or wheel pins them.
+    """
 
     id: str
     kind: str
     does: str
+    parameters: dict[str, Any]
     source: str | None = None
     pin: str | None = None
+    toolchain: str | None = None
     files: list[PlanFile] = []
 
 
@@ -57,17 +64,27 @@ class PlanLayer(Document, frozen=True, kw_only=True):
 
 
 class Plan(Document, frozen=True, kw_only=True):
-    """All that a build does, in order."""
+    """All that decides what a build makes, in order; what has its default is left out.
+
+    `inputs` is the digest over the repository's files, which the lock holds and the image with it.
+    """
 
     schema: str
     image: str
     platform: str
+    epoch: int
+    format: int
+    inputs: Digest
     base: str
     base_manifest: Digest
+    base_config: Digest
+    sources: list[LockedSource]
     layers: list[PlanLayer]
-    env: dict[str, str]
+    config: Config
+    limits: Limits
     tags: list[str]
-    identities: list[str]
+    library: dict[str, LibraryIdentity]
+    accept_env: list[AcceptedVariable]
     expected_manifest: Digest | None = None
 
     def digest(self) -> Digest:
@@ -80,31 +97,42 @@ def make_plan(definition: ImageDefinition, layers: tuple[tuple[str, LayerDefinit
     expected = {} if lock.result is None else {item.name: item.diff_id for item in lock.result.layers}
     rows = []
     for name, layer in layers:
-        steps = [_step(f"{name}/{number}", step, lock) for number, step in enumerate(layer.step, 1)]
+        steps = [_step(step_id, step, lock) for step_id, step in numbered(name, layer)]
         rows.append(PlanLayer(name=name, title=layer.title, steps=steps, diff_id=expected.get(name)))
     return Plan(
         schema=SCHEMA,
         image=definition.name,
         platform=definition.platform,
+        epoch=lock.pins.epoch,
+        format=lock.pins.format,
+        inputs=lock.inputs_digest,
         base=lock.pins.base.reference,
         base_manifest=lock.pins.base.manifest,
+        base_config=lock.pins.base.config,
+        sources=list(lock.pins.sources),
         layers=rows,
-        env=dict(definition.config.env),
+        config=definition.config,
+        limits=definition.limits,
         tags=list(definition.tags),
-        identities=[f"{name}: {library.path}" for name, library in sorted(definition.library.items())],
+        library=dict(definition.library),
+        accept_env=list(definition.accept_env),
         expected_manifest=None if lock.result is None else lock.result.manifest,
     )
 
 
 def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
-    source = getattr(step, "source", None)
-    pin = next((item for item in lock.pins.sources if item.name == source), None)
+    pins = {item.name: _pin(item) for item in lock.pins.sources}
+    source = str(getattr(step, "source", ""))
+    parameters = builtins(step)
+    del parameters["kind"]
     return PlanStep(
         id=step_id,
         kind=kind_of(step),
         does=_sentence(step),
-        source=source if pin is not None else None,
-        pin=None if pin is None else _pin(pin),
+        parameters=parameters,
+        source=source if source in pins else None,
+        pin=pins.get(source),
+        toolchain=pins.get(step.toolchain) if isinstance(step, Compile) else None,
         files=[PlanFile(path=row.path, states=row.states) for row in lock.pins.files if row.step == step_id],
     )
 
@@ -112,7 +140,7 @@ def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
 def _pin(pin: LockedSource) -> str:
     if isinstance(pin, LockedGit):
         return f"commit {pin.commit}"
-    return pin.version if isinstance(pin, LockedToolchain) else str(pin.digest)
+    return f"{pin.distribution} {pin.version}" if isinstance(pin, LockedToolchain) else str(pin.digest)
 
 
 def _sentence(step: Step) -> str:

@@ -58,7 +58,7 @@ class Reference:
                 f"reference {self}",
                 "names a tag, which may move; a digest is needed here",
                 where=where,
-                hint="run `imgbuild lock` to pin it, or write name@sha256:…",
+                hint="run `imgbuild lock IMAGE` to pin it, or write name@sha256:…",
             )
         return self.digest
 

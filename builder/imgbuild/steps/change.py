@@ -42,6 +42,7 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
                     actual=show(file.path)[1:],
                     expected=", ".join(step.files),
                     where=step_id,
+                    hint="if the patch is right, add the file to `files` of the step, and run `imgbuild lock IMAGE`",
                 )
             contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
             after = contents[file.path]
@@ -49,7 +50,12 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
             workspace.expect(step_id, allowed[file.path], tuple(states[file.path]))
     for name, real in allowed.items():
         if len(states[name]) == 1:
-            raise PatchError(f"step {step_id}", "lists a file that no stage touches", actual=show(name)[1:])
+            raise PatchError(
+                f"step {step_id}",
+                "lists a file that no stage touches",
+                actual=show(name)[1:],
+                hint="take the file out of `files` of the step, or name the patch that touches it in `stages`",
+            )
         _write_text(work, real, contents[name], step, step_id)
         workspace.expect(step_id, real, tuple(states[name]), final=True)
 

@@ -8,12 +8,13 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from imgbuild.errors import DocumentError, StepError
 from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
-from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Replace, Wheel
+from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Replace, Wheel, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imgbuild.adapters.project import ImageInput
+    from imgbuild.adapters.project import ImageInput, LayerInput
+    from imgbuild.model.image import Source
     from imgbuild.model.layer import Step
 
 _NO_NOTICE = {"0BSD", "CC0-1.0", "Unlicense", "MIT-0"}
@@ -22,34 +23,51 @@ _NO_NOTICE = {"0BSD", "CC0-1.0", "Unlicense", "MIT-0"}
 
 def check_image(image: ImageInput) -> None:
     """Refuse what no base and no source could make right; a pure function of the repository's files."""
-    problems = tuple(_problems(image))
-    if problems:
-        raise DocumentError(f"locks/{image.definition.name}.toml", problems)
+    for subject, problems in _problems(image):
+        if problems:
+            raise DocumentError(subject, tuple(problems))
     _check_order(image)
     _check_licences(image)
 
 
 def _steps(image: ImageInput) -> Iterator[tuple[str, Step]]:
     for layer in image.layers:
-        for number, step in enumerate(layer.definition.step, 1):
-            yield f"{layer.name}/{number}", step
+        yield from numbered(layer.name, layer.definition)
 
 
-def _problems(image: ImageInput) -> Iterator[str]:
-    sources = image.definition.sources
-    for step_id, step in _steps(image):
-        for name, kind in _needs(step):
-            if not isinstance(sources.get(name), kind):
-                yield f"step {step_id}: {name!r} is not a source of kind {kind.__struct_config__.tag}"
-    for name, source in sources.items():
+def _problems(image: ImageInput) -> Iterator[tuple[str, list[str]]]:
+    """Each file with its problems."""
+    problems = []
+    for name, source in image.definition.sources.items():
         if isinstance(source, GitSource):
             try:
                 canonicalize_license_expression(source.licence)
             except InvalidLicenseExpression as error:
-                yield f"sources.{name}.licence: {error}"
+                problems.append(f"sources.{name}.licence: {error}")
+    yield f"locks/{image.definition.name}.toml", problems
+    for layer in image.layers:
+        yield f"layers/{layer.name}/layer.toml", _absent_sources(image, layer)
 
 
-def _needs(step: Step) -> Iterator[tuple[str, type[GitSource | MemberSource | ToolchainSource | WheelSource]]]:
+def _absent_sources(image: ImageInput, layer: LayerInput) -> list[str]:
+    """What the steps of a layer call a source and is none of the kind they need, each name once."""
+    sources = image.definition.sources
+    users: dict[tuple[str, type[Source]], list[str]] = {}
+    for step_id, step in numbered(layer.name, layer.definition):
+        for name, kind in _needs(step):
+            if not isinstance(sources.get(name), kind):
+                users.setdefault((name, kind), []).append(step_id)
+    problems = []
+    for (name, kind), steps in users.items():
+        there = sorted(known for known, source in sources.items() if isinstance(source, kind))
+        problems.append(
+            f"step {', '.join(steps)}: {name!r} is not a source of kind {kind.__struct_config__.tag}; "
+            f"there are {', '.join(there) or 'none'}"
+        )
+    return problems
+
+
+def _needs(step: Step) -> Iterator[tuple[str, type[Source]]]:
     match step:
         case GitTree():
             yield step.source, GitSource

@@ -98,7 +98,7 @@ class Sources:
                     expected=pin.digest,
                     actual=digest,
                     where=f"{wheel.filename}, {pin.member}",
-                    hint="was the lock edited? take that back; `imgbuild lock` pins what the wheel has",
+                    hint="was the lock edited? take that back; `imgbuild lock IMAGE` pins what the wheel has",
                 )
             cache.commit(pending, digest, length)
 
@@ -116,7 +116,7 @@ class Sources:
                 "has no wheel for this kind of host",
                 expected=", ".join(sorted(pin.hosts)),
                 actual=key,
-                hint="build on another machine, or add this kind of host to the source and run `imgbuild lock`",
+                hint="build on another machine, or add this kind of host to the source and run `imgbuild lock IMAGE`",
             )
         wheel = pin.hosts[key]
         fetched = WheelPin(
