@@ -18,7 +18,8 @@ $(VENV)/.runtime: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "imgbuild needs Python 3.11 or newer; name one with PYTHON=..."; exit 1; }
 	@echo "making the environment in $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "the environment cannot be made; on Debian and Ubuntu it needs: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.3'
 	@$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
@@ -33,6 +34,7 @@ base: $(VENV)/.runtime
 demo: base
 	@$(BIN)/imgbuild lock mini
 	@$(BIN)/imgbuild build mini
+	@echo "the program is $(BIN)/imgbuild; for it to be found as imgbuild: . $(BIN)/activate"
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
