@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -102,3 +103,16 @@ def test_a_signal_to_end_leaves_no_program_and_no_folder_behind(tiny: Tiny, numb
         assert time.monotonic() < limit
         time.sleep(0.01)
     assert [str(path) for path in tiny.root.rglob(".fetch-*")] == []
+
+
+def test_a_build_that_waits_for_another_one_says_so_and_goes_on(tiny: Tiny) -> None:
+    with open(tiny.store_path / ".imgbuild-build-lock", "w", encoding="ascii") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        process = subprocess.Popen(
+            command(tiny, "build", "tiny", "--offline"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline() == f"waiting for another imgbuild on {tiny.store_path}\n"
+        assert process.poll() is None
+    assert process.communicate(timeout=_PATIENCE)[1] == ""
+    assert process.returncode == 0

@@ -149,6 +149,9 @@ def test_other_bytes_under_the_name_are_a_mismatch_and_leave_the_old_file(index:
         download_wheel(pin, cellar / "blob", offline=False)
     assert caught.value.expected == str(pin.digest)
     assert caught.value.actual == str(Digest.of(changed.read_bytes()))
+    assert caught.value.where == "the index that pip asked"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("was the lock edited?")
     assert (cellar / "blob").read_bytes() == b"old"
     assert [path.name for path in cellar.iterdir()] == ["blob"]
 

@@ -609,6 +609,14 @@ def test_git_cannot_ask_or_use_another_transport(work: Work, tmp_path: Path, mon
     assert "core.hooksPath=/dev/null" in (tmp_path / "args").read_text().split("\0")
 
 
+def test_an_absent_git_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    source = giturl.Source(url=REMOTE, name=REMOTE, protocol="https")
+    with pytest.raises(ToolError, match="git: is not installed, or not on PATH") as caught:
+        gitprocess.Runner(tmp_path, source, 30).run("fetch", "x")
+    assert caught.value.hint == "install git, and run it again"
+
+
 def test_a_command_that_hangs_or_floods_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import resource
 import stat
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -197,3 +198,33 @@ def test_a_lock_with_a_time_limit_names_itself_when_it_is_held_too_long(tmp_path
         process.join()
     with exclusive(tmp_path / "lock", seconds=0.1):
         pass
+
+
+def test_who_waits_for_a_lock_says_so_after_a_while_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = threading.Event()
+    with exclusive(tmp_path / "lock", waiting=said.set):
+        pass
+    assert not said.is_set()
+    monkeypatch.setattr(durable, "_SAY_SECONDS", 0.01)
+    got = threading.Event()
+
+    def second() -> None:
+        with exclusive(tmp_path / "lock", waiting=said.set):
+            got.set()
+
+    with exclusive(tmp_path / "lock"):
+        waiter = threading.Thread(target=second, daemon=True)
+        waiter.start()
+        assert said.wait(60)
+        assert not got.is_set()
+    assert got.wait(60)
+    waiter.join(60)
+
+
+def test_a_disk_that_is_read_only_is_no_matter_of_permissions(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="Read-only file system") as caught, storage_errors(tmp_path):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    assert caught.value.hint is not None
+    assert "mounted read-only; choose another place" in caught.value.hint

@@ -22,7 +22,7 @@ FAMILIES = {
     errors.AvailabilityError: 5,
     errors.InternalError: 70,
 }
-ENDED = {129: "hang", 130: "interrupt", 141: "nobody reads", 143: "terminate"}
+ENDED = {129: "hung up", 130: "interrupt", 141: "nobody reads", 143: "terminate"}
 """128 + the number of a signal, with a word of README's row; tests/e2e/test_endings.py makes them happen."""
 _ROW = re.compile(r"^\| *([0-9]+) *\| *(\S(?:[^|]|\\\|)*?) *\|$", re.MULTILINE)
 

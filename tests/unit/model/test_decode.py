@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import pytest
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, LockVersionError
+from imgbuild.errors import DocumentError, LockVersionError, StepError
 from imgbuild.model.decode import Document, builtins, convert, require_schema, schema_of
-from imgbuild.model.layer import Edit, Remove
+from imgbuild.model.layer import SCHEMA, Edit, Remove, parse_layer
 from jsonschema import Draft202012Validator
 from msgspec import Meta
 
@@ -113,3 +113,26 @@ def test_another_document_is_refused(value: Any) -> None:
     with pytest.raises(DocumentError, match="schema: expected 'imgbuild/lock/v1'") as caught:
         require_schema(value, "imgbuild/lock/v1", subject="file")
     assert not isinstance(caught.value, LockVersionError)
+
+
+def test_an_unknown_key_is_named_with_the_keys_that_there_are() -> None:
+    found = problems({**GOOD, "colour": 1, "inner": {**GOOD["inner"], "siez": 1, "more": 2}})  # type: ignore[dict-item]
+    assert found == (
+        "document: unknown key 'colour'; there are name, inner, steps, table",
+        "inner: unknown keys 'siez', 'more'; there are digest, size",
+    )
+
+
+def test_an_unknown_key_of_a_step_is_named_with_the_keys_of_its_kind() -> None:
+    step = {"kind": "edit", "path": "/a", "find": "x", "replace": "y", "cuont": 2}
+    with pytest.raises(DocumentError) as caught:
+        parse_layer({"schema": SCHEMA, "title": "t", "step": [step]}, name="app", subject="layers/app/layer.toml")
+    text = "step[0] (app/1): unknown key 'cuont'; an edit step has kind, path, find, replace, count"
+    assert caught.value.problems == (text,)
+
+
+def test_a_path_that_is_none_is_refused_with_the_id_of_its_step() -> None:
+    steps = [{"kind": "remove", "paths": ["/a"]}, {"kind": "remove", "paths": ["/a/../b"]}]
+    with pytest.raises(StepError) as caught:
+        parse_layer({"schema": SCHEMA, "title": "t", "step": steps}, name="app", subject="layers/app/layer.toml")
+    assert caught.value.where == "layers/app/layer.toml, step app/2"

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pytest
+from imgbuild.model.lockfile import HostWheel, LockedToolchain
 from imgbuild.model.plan import Plan, make_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imgbuild.model.lockfile import Lock
 
     from tests.support.tiny import Tiny
@@ -64,3 +68,62 @@ def test_another_pin_is_another_plan(tiny: Tiny) -> None:
     base = msgspec.structs.replace(lock.pins.base, manifest=lock.pins.base.config)
     other = msgspec.structs.replace(lock, pins=msgspec.structs.replace(lock.pins, base=base))
     assert plan_of(tiny, other).digest() != plan_of(tiny).digest()
+
+
+COMPILE: dict[str, Any] = {
+    "kind": "compile",
+    "source": "adapter",
+    "toolchain": "zig",
+    "sources": ["a.c"],
+    "language": "c17",
+} | {
+    "glibc": "2.34",
+    "path": "/opt/a.so",
+}
+CHANGES: dict[str, Callable[[Tiny], object]] = {
+    "entrypoint": lambda tiny: tiny.image.update(config={"entrypoint": ["/bin/other"]}),
+    "workdir": lambda tiny: tiny.image.update(config={"workdir": "/tmp"}),
+    "labels": lambda tiny: tiny.image.update(config={"labels": {"a": "b"}}),
+    "healthcheck": lambda tiny: tiny.image.update(config={"healthcheck": {"test": ["CMD", "true"]}}),
+    "limits": lambda tiny: tiny.image.update(limits={"bytes": 123_456_789}),
+    "prefix": lambda tiny: tiny.layers["tiny-adapter"][0].update(prefix="lib"),
+    "exclude": lambda tiny: tiny.layers["tiny-adapter"][0].update(exclude=["README"]),
+    "mode": lambda tiny: tiny.layers["tiny-adapter"][1].update(mode="0700"),
+    "edit": lambda tiny: tiny.layers["tiny-app"][1].update(replace="something else"),
+    "strip": lambda tiny: tiny.layers["tiny-app"][0].update(strip=2),
+    "wheel": lambda tiny: tiny.layers["tiny-packages"][0].update(owner="7:7"),
+    "flags": lambda tiny: tiny.layers["tiny-app"].append({**COMPILE, "flags": ["-O3"]}),
+    "glibc": lambda tiny: tiny.layers["tiny-app"].append({**COMPILE, "glibc": "2.31"}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_the_digest_of_a_plan_covers_every_parameter_of_steps_and_config(tiny: Tiny, name: str) -> None:
+    if name in {"flags", "glibc"}:
+        tiny.layers["tiny-app"].append(dict(COMPILE))
+    tiny.write()
+    before = plan_of(tiny)
+    if name in {"flags", "glibc"}:
+        tiny.layers["tiny-app"].pop()
+    CHANGES[name](tiny)
+    tiny.write()
+    # The lock stays as it is, and with it the digest over its inputs: each parameter stands in the plan itself.
+    after = plan_of(tiny)
+    assert after.inputs == before.inputs
+    assert after.digest() != before.digest()
+
+
+def test_the_digest_of_a_plan_covers_the_pin_of_the_toolchain_and_the_inputs(tiny: Tiny) -> None:
+    lock = tiny.lock()
+    host = HostWheel(platforms=["any"], filename="z.whl", digest=lock.pins.base.manifest)
+    zig = LockedToolchain(name="zig", distribution="ziglang", version="0.15.2", hosts={"linux-x86_64": host})
+    seen = {plan_of(tiny).digest()}
+    for pin in (
+        zig,
+        msgspec.structs.replace(zig, version="0.15.3"),
+        msgspec.structs.replace(zig, hosts={"linux-x86_64": msgspec.structs.replace(host, digest=lock.inputs_digest)}),
+    ):
+        pins = msgspec.structs.replace(lock.pins, sources=[*lock.pins.sources, pin])
+        seen.add(plan_of(tiny, msgspec.structs.replace(lock, pins=pins)).digest())
+    seen.add(plan_of(tiny, msgspec.structs.replace(lock, inputs_digest=lock.pins.base.manifest)).digest())
+    assert len(seen) == 5
