@@ -222,3 +222,7 @@ class StorageError(AvailabilityError):
 
 class InternalError(ImgbuildError):
     """A broken assumption of ours: a bug."""
+
+
+UNREADABLE = (IntegrityError, MissingError, OfflineMissError)
+"""What a verification turns into findings. A full or failing disk is none of these: then nothing was found out."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from imgbuild.cli.options import Settings, image_argument, shared
+from imgbuild.cli.options import Settings, complete_pin, image_argument, shared
 from imgbuild.cli.render import show_moved
 
 if TYPE_CHECKING:
@@ -23,7 +23,13 @@ _NOT_CURRENT = {"absent", "stale", "incomplete"}
 @image_argument
 @click.option("--check", is_flag=True, help="Only say whether the lock is current; exit code 1 if it is not.")
 @click.option("--complete", is_flag=True, help="Keep all pins and write down the facts that follow from them.")
-@click.option("--update", multiple=True, metavar="NAME", help="Resolve this pin anew: base, or a source; repeatable.")
+@click.option(
+    "--update",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_pin,
+    help="Resolve this pin anew: base, or a source; repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
 @shared
 def command(
@@ -35,7 +41,7 @@ def command(
     """
     if sum((check, complete, bool(update))) > 1:
         raise click.UsageError("--check, --complete and --update exclude each other")
-    from imgbuild.steps.lock import write_lock  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.lock import complete_lock, make_lock, write_lock  # noqa: PLC0415 - imported when used
 
     project = settings.open_project()
     context = settings.context(project, staged=True)
@@ -45,7 +51,10 @@ def command(
     if check or (status == "current" and not complete and not update):
         _show(settings, context, project, image, None, status, reason)
         return 1 if status in _NOT_CURRENT else 0
-    outcome = _made(context, inputs, old, complete=complete, update=frozenset(update))
+    if complete:
+        outcome = complete_lock(context, inputs, project.require_lock(image))
+    else:
+        outcome = make_lock(context, inputs, old, update=frozenset(update))
     status = "current" if not outcome.changes else "would-write" if dry_run else "written"
     if status == "written":
         write_lock(project.lock_path(image), outcome.lock)
@@ -66,20 +75,6 @@ def _look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:
     return ("current", None) if is_complete(lock) else ("incomplete", "its facts or its result are not written down")
 
 
-def _made(
-    context: Context, inputs: ImageInput, old: Lock | None, *, complete: bool, update: frozenset[str]
-) -> LockOutcome:
-    from imgbuild.errors import InputError  # noqa: PLC0415 - imported when used
-    from imgbuild.steps.lock import complete_lock, make_lock  # noqa: PLC0415
-
-    if not complete:
-        return make_lock(context, inputs, old, update=update)
-    if old is None:
-        name = inputs.definition.name
-        raise InputError(f"locks/{name}.lock.json", "is not there", hint=f"run `imgbuild lock {name}`")
-    return complete_lock(context, inputs, old)
-
-
 def _show(
     settings: Settings,
     context: Context,
@@ -89,7 +84,7 @@ def _show(
     status: Status,
     reason: str | None,
 ) -> None:
-    from imgbuild.cli.documents import TOOL, ChangeBody, LockBody, LockDocument, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, ChangeBody, LockBody, LockDocument, moved_bodies  # noqa: PLC0415
 
     changes = () if outcome is None else outcome.changes
     path = str(project.lock_path(image).relative_to(project.root))

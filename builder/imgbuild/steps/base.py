@@ -181,7 +181,7 @@ def take_inventories(
                 "differs from the lock's",
                 expected=expected[index],
                 actual=row.digest,
-                hint="the layer's bytes are right; was the lock made by another version? `imgbuild lock --complete`",
+                hint="the layer is right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
             )
     return rows
 

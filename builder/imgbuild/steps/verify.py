@@ -28,7 +28,7 @@ from imgbuild.adapters.durable import spool
 from imgbuild.content.changeset import LayerResult
 from imgbuild.content.inventory import LayerScan, scan_layer
 from imgbuild.digest import Digest
-from imgbuild.errors import AvailabilityError, ImgbuildError, IntegrityError
+from imgbuild.errors import UNREADABLE, AvailabilityError, ImgbuildError, IntegrityError
 from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
@@ -83,7 +83,7 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
     libraries = tuple(image.definition.library)
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))
-    except (IntegrityError, AvailabilityError) as error:
+    except UNREADABLE as error:
         findings.append(_failed("image", error))
         steps = (*_FIRST_STEPS, *_TREE_STEPS, _LAST_STEP)
         findings.extend(unlooked(steps, libraries, "image", "the image could not be read"))
@@ -149,7 +149,7 @@ def _base_blobs(context: Context, base: Base) -> list[Finding]:
         subject = f"base layer {layer.digest}"
         try:
             context.store.verify(layer.digest, layer.size, subject=subject)
-        except (IntegrityError, AvailabilityError) as error:
+        except UNREADABLE as error:
             return _failed("base.blob", error, hint=_BASE_HINT)
         return None
 
@@ -189,7 +189,7 @@ def _scan(context: Context, layer: Descriptor, task: Task) -> LayerScan | Imgbui
                 capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
                 advance=task.advance,
             )
-    except (IntegrityError, AvailabilityError) as error:
+    except UNREADABLE as error:
         return error
 
 
@@ -209,13 +209,14 @@ def _guarded(
     """The findings of a step; where a file that it needs cannot be read, nothing that it checks is known."""
     try:
         return look(*arguments)
-    except (IntegrityError, AvailabilityError) as error:
+    except UNREADABLE as error:
         return unlooked((step,), libraries, error.subject, _reason(error))
 
 
 def _result(image: ImageInput, lock: Lock, found: _Image) -> Finding:
     if lock.result is None:
-        return not_checked("lock.result", "expected result", "the lock has no result; run `imgbuild lock`")
+        why = f"the lock has no result; run `imgbuild lock {lock.image} --complete`"
+        return not_checked("lock.result", "expected result", why)
     actual = Result(layers=_stated_layers(image, found), config=found.config.digest, manifest=found.manifest.digest)
     if lock.result == actual:
         return compare("lock.result", "manifest digest", lock.result.manifest, actual.manifest)

@@ -26,7 +26,8 @@ def documents(view: View, lock: Lock) -> list[Finding]:
     """Step 5: the embedded lock is the lock, and the receipt names exactly what the added layers hold."""
     path = lock_path(lock.image)
     if lock.facts is None:
-        first = not_checked("embedded.lock", show(path), "the lock has no facts; run `imgbuild lock --complete`")
+        why = f"the lock has no facts; run `imgbuild lock {lock.image} --complete`"
+        first = not_checked("embedded.lock", show(path), why)
     else:
         same = view.read(path) == lock.embedded(lock.facts)
         text = "the lock, without its result"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.content.loader import Linker
-from imgbuild.errors import AvailabilityError, IntegrityError
+from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import LockedMember
 from imgbuild.model.paths import image_path, parent, show
@@ -167,7 +167,7 @@ class _Gate:
                     digest, absent = _search(pieces, wanted)
                     if digest == node.sha256:
                         break
-        except (IntegrityError, AvailabilityError) as error:
+        except UNREADABLE as error:
             return [not_checked(check, where, f"its layer cannot be read: {error}")]
         if digest is None:
             return [not_checked(check, where, "is not in the layer that its inventory names")]
