@@ -172,5 +172,6 @@ def _check_whole(raw: bytes, subject: str) -> None:
 def _toml(raw: bytes, subject: str) -> Any:
     try:
         return tomllib.loads(raw.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # Besides TOMLDecodeError and UnicodeDecodeError, an integer of over 4,300 digits is a plain ValueError.
         raise DocumentError(subject, (f"is not TOML: {error}",)) from error

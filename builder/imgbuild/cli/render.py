@@ -49,13 +49,13 @@ class Output:
     def answer(self, text: str, *, ok: bool, colour: str | None = None, bold: bool = False) -> None:
         """A line of the answer; where that is no, --quiet does not hide it but sends it to stderr."""
         if not ok and self.quiet:
-            click.echo(clean(text), err=True)
+            click.echo(one_line(text), err=True)
         else:
             self.line(text, colour=colour, bold=bold)
 
     def style(self, text: str, *, colour: str | None = None, bold: bool = False) -> str:
         """Text with every control character made visible, in a colour if colours are wanted."""
-        shown = clean(text)
+        shown = one_line(text)
         return click.style(shown, fg=colour, bold=bold) if self._colour and (colour or bold) else shown
 
     def document(self, value: Any) -> None:
@@ -66,7 +66,7 @@ class Output:
     def note(self, text: str) -> None:
         """A line on stderr that is worth knowing."""
         if not self.quiet:
-            click.echo(clean(text), err=True)
+            click.echo(one_line(text), err=True)
 
 
 class Bars:
@@ -131,7 +131,7 @@ class _Bar:
 
 
 def clean(text: str) -> str:
-    """Text from anywhere with control and direction characters escaped, so that it cannot drive a terminal."""
+    """Lines from anywhere with control and direction characters escaped, so that it cannot drive a terminal."""
     return "\n".join(one_line(line) for line in text.split("\n"))
 
 

@@ -6,6 +6,7 @@ pins and save work; a lock without them is still fully pinned. Facts that contra
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any
 
 import msgspec
@@ -221,6 +222,7 @@ def parse_lock(raw: bytes, *, subject: str) -> Lock:
         )
     names = [source.name for source in lock.pins.sources]
     problems = [f"pins.sources: {name!r} stands twice" for name in sorted(set(names)) if names.count(name) > 1]
+    problems += _contradictions(lock)
     if digest_of_inputs(lock.inputs) != lock.inputs_digest:
         problems.append("inputs_digest: is not the digest of inputs")
     if not problems and lock.dump() != raw:
@@ -228,6 +230,21 @@ def parse_lock(raw: bytes, *, subject: str) -> Lock:
     if problems:
         raise DocumentError(subject, tuple(problems))
     return lock
+
+
+def _contradictions(lock: Lock) -> list[str]:
+    """Pins that say two things."""
+    rows = Counter((row.step, row.path) for row in lock.pins.files)
+    wheels = {source.name: source.digest for source in lock.pins.sources if isinstance(source, LockedWheel)}
+    members = [source for source in lock.pins.sources if isinstance(source, LockedMember)]
+    return [
+        *(f"pins.files: {step} {path} stands twice" for (step, path), count in sorted(rows.items()) if count > 1),
+        *(
+            f"pins.sources[{member.name}].wheel_digest: is not the digest of {member.wheel!r}"
+            for member in members
+            if wheels.get(member.wheel) != member.wheel_digest
+        ),
+    ]
 
 
 def digest_of_inputs(inputs: list[Input]) -> Digest:

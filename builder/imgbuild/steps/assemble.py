@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild import jsontext
 from imgbuild.content.changeset import LayerResult, write_layer
 from imgbuild.digest import Digest
 from imgbuild.errors import FactMismatchError, InputError, IntegrityError, StepError
@@ -24,6 +23,7 @@ from imgbuild.steps.apply import Work, apply_layer
 from imgbuild.steps.base import Base, machine_of, open_base, read_file
 from imgbuild.steps.check import check_image
 from imgbuild.steps.difference import first_difference
+from imgbuild.steps.memo import LayerMemo, recall, remember
 from imgbuild.steps.packages import Packages
 from imgbuild.steps.receipt import library_facts, receipt, touched
 from imgbuild.steps.sources import Sources
@@ -105,11 +105,12 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
             where=where,
             hint=f"run `imgbuild lock {lock.image} --complete` and review the difference",
         )
+    stated = lock.result
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )
     changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
-    return _write(context, image, lock, base, workspace, changesets)
+    return _write(context, image, lock, base, workspace, changesets, stated)
 
 
 def check_labels(image: ImageInput, base: Base) -> None:
@@ -169,8 +170,13 @@ def _write(
     base: Base,
     workspace: Workspace,
     changesets: list[tuple[str, tuple[Change, ...]]],
+    stated: Result | None,
 ) -> Assembled:
-    layers = tuple((name, _layer(context, workspace, name, changes, lock.pins.epoch)) for name, changes in changesets)
+    expected = {} if stated is None else {item.name: item for item in stated.layers}
+    layers = tuple(
+        (name, _layer(context, workspace, name, changes, lock.pins.epoch, expected.get(name)))
+        for name, changes in changesets
+    )
     _check_budget(image, base, layers)
     config, manifest = expected_documents(image, lock, base, layers)
     context.store.put([config])
@@ -191,12 +197,19 @@ def _write(
     )
 
 
-def _layer(context: Context, workspace: Workspace, name: str, changes: tuple[Change, ...], epoch: int) -> LayerResult:
+def _layer(
+    context: Context,
+    workspace: Workspace,
+    name: str,
+    changes: tuple[Change, ...],
+    epoch: int,
+    expected: ResultLayer | None,
+) -> LayerResult:
     """One canonical layer in the store: written, or found there whole from an earlier run with the same changes."""
     if not changes:
         raise StepError(f"layer {name}", "changes nothing")
     key = workspace.layer_key(changes)
-    known = _known_layer(context, key)
+    known = _known_layer(context, key, expected)
     if known is not None:
         return known
     total = sum(change.content.size for change in changes if change.content is not None)
@@ -208,30 +221,30 @@ def _layer(context: Context, workspace: Workspace, name: str, changes: tuple[Cha
 
         result = write_layer(changes, sink, epoch=epoch)
         context.store.commit(pending, result.digest, result.size)
-    context.cache.keep_result(key, jsontext.dumps(_layer_record(result)))
+    memo = LayerMemo(
+        diff_id=result.diff_id, digest=result.digest, size=result.size, uncompressed_size=result.uncompressed_size
+    )
+    remember(context.cache, key, memo)
     return result
 
 
-def _layer_record(result: LayerResult) -> list[str | int]:
-    return [str(result.diff_id), str(result.digest), result.size, result.uncompressed_size]
-
-
-def _known_layer(context: Context, key: Digest) -> LayerResult | None:
-    record = context.cache.result(key)
-    if record is None:
+def _known_layer(context: Context, key: Digest, expected: ResultLayer | None) -> LayerResult | None:
+    """A layer that the lock expects, that this machine wrote before for the same changes, and that is there whole."""
+    memo = recall(context.cache, key, LayerMemo)
+    if memo is None or expected is None:
         return None
-    diff_id, digest, size, uncompressed_size = jsontext.loads(record, subject="cached layer record")
-    result = LayerResult(
-        diff_id=Digest.parse(diff_id), digest=Digest.parse(digest), size=size, uncompressed_size=uncompressed_size
-    )
-    if not context.store.has(result.digest, result.size):
+    if (memo.diff_id, memo.digest, memo.size) != (expected.diff_id, expected.digest, expected.size):
+        return None
+    if not context.store.has(memo.digest, memo.size):
         return None
     try:
         # In place of a damaged copy the layer is written anew, and publishing replaces it (case C58).
-        context.store.verify(result.digest, result.size, subject=f"layer {result.digest}")
+        context.store.verify(memo.digest, memo.size, subject=f"layer {memo.digest}")
     except IntegrityError:
         return None
-    return result
+    return LayerResult(
+        diff_id=memo.diff_id, digest=memo.digest, size=memo.size, uncompressed_size=memo.uncompressed_size
+    )
 
 
 def _check_budget(image: ImageInput, base: Base, layers: tuple[tuple[str, LayerResult], ...]) -> None:

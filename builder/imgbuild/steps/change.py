@@ -9,14 +9,17 @@ from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
 from imgbuild.errors import PatchError, StepError
+from imgbuild.model.decode import builtins
 from imgbuild.model.layer import mode_bits, owner_ids
 from imgbuild.model.lockfile import ABSENT
 from imgbuild.model.paths import image_path, relative_path, show
+from imgbuild.steps.memo import BlobMemo, recall, remember
 from imgbuild.steps.workspace import Attributes
 
 if TYPE_CHECKING:
     from imgbuild.adapters.project import LayerInput
     from imgbuild.model.layer import Compile, Edit, Patch, Replace
+    from imgbuild.model.lockfile import LockedToolchain
     from imgbuild.steps.apply import Work
 
 
@@ -101,8 +104,8 @@ def compile_sources(work: Work, step: Compile, step_id: str) -> None:
         output=step.path.rpartition("/")[2],
         kind="shared",
     )
-    data = _compiled(work, step, job)
     path = workspace.real_path(image_path(step.path, where=step_id), where=step_id)
+    data = _compiled(work, step, job, workspace.expected_last(step_id, path))
     before = workspace.state(path)
     after = str(Digest.of(data))
     workspace.expect(step_id, path, (before, after), final=True)
@@ -159,25 +162,25 @@ def _write_text(work: Work, real: bytes, data: bytes | None, step: Patch, step_i
     settle(work, real, where=step_id)
 
 
-def _compiled(work: Work, step: Compile, job: toolchain.CompileJob) -> bytes:
+def _compiled(work: Work, step: Compile, job: toolchain.CompileJob, expected: str | None) -> bytes:
     pin = work.sources.toolchain(step.toolchain)
-    key = _key(job, f"{pin.distribution}=={pin.version}")
+    key = compile_key(job, pin)
     cache = work.context.cache
-    known = cache.result(key)
-    if known is not None:
-        data = cache.get(Digest.parse(known.decode()))
+    memo = recall(cache, key, BlobMemo)
+    if memo is not None and str(memo.digest) == expected:
+        data = cache.get(memo.digest)
         if data is not None:
             return data
     zig = work.sources.zig(step.toolchain)
     with work.context.progress.task(f"compiling {job.output}", None, unit="steps"):
         data = toolchain.compile(job, zig=zig, work=cache.folder("spool"), cache=cache.folder("zig"))
-    cache.put([data])
-    cache.keep_result(key, str(Digest.of(data)).encode())
+    digest, size = cache.put([data])
+    remember(cache, key, BlobMemo(digest=digest, size=size))
     return data
 
 
-def _key(job: toolchain.CompileJob, tool: str) -> Digest:
-    """The digest of all that the output depends on: the tool's version, the options and the sources."""
+def compile_key(job: toolchain.CompileJob, pin: LockedToolchain) -> Digest:
+    """The digest of all that the output depends on: the tool for every kind of host, the options and the sources."""
     sources = {name: str(Digest.of(text)) for name, text in (*job.sources, *job.link_inputs)}
-    options = [tool, job.language, job.glibc, job.target_arch, job.kind, job.soname, list(job.compile), list(job.flags)]
-    return Digest.of(jsontext.dumps({"options": options, "sources": sources}))
+    options = [job.language, job.glibc, job.target_arch, job.kind, job.soname, list(job.compile), list(job.flags)]
+    return Digest.of(jsontext.dumps({"tool": builtins(pin), "options": options, "sources": sources}))

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from imgbuild.adapters.durable import write_file
-from imgbuild.errors import LockStaleError, UsageError
+from imgbuild.errors import DocumentError, LockStaleError, UsageError
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
-from imgbuild.steps.pins import BASE, pin_base, pin_sources
+from imgbuild.steps.pins import BASE, contradictions, pin_base, pin_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,9 +114,18 @@ def is_complete(lock: Lock) -> bool:
 
 
 def check_fresh(image: ImageInput, lock: Lock) -> None:
-    """Refuse a lock that was made from other inputs; the error names the first that differs."""
+    """Refuse a lock that was made from other inputs, or whose pins say something else than the definition.
+
+    Raises:
+        LockStaleError: names the first input that differs.
+        DocumentError: lists where lock and definition contradict each other, which only an edited lock does.
+    """
     found = stale_input(image, lock)
     if found is None:
+        problems = contradictions(image.definition, lock)
+        if problems:
+            hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {lock.image}`"
+            raise DocumentError(f"locks/{lock.image}.lock.json", problems, hint=hint)
         return
     name, recorded, current = found
     raise LockStaleError(

@@ -18,8 +18,8 @@ from imgbuild.model.reference import Reference
 from imgbuild.steps.sources import fetch_wheel, locate, repository, wheel_pin
 
 if TYPE_CHECKING:
-    from imgbuild.model.image import Base, Source
-    from imgbuild.model.lockfile import LockedSource
+    from imgbuild.model.image import Base, ImageDefinition, Source
+    from imgbuild.model.lockfile import Lock, LockedSource
     from imgbuild.steps.context import Context
 
 BASE = "base"
@@ -95,6 +95,34 @@ def pin_sources(
     return [resolved[name] for name in sorted(resolved)]
 
 
+def contradictions(definition: ImageDefinition, lock: Lock) -> tuple[str, ...]:
+    """Where a lock's pins were made for something else than the definition asks for; no network."""
+    pins = lock.pins
+    reference = Reference.parse(definition.base.reference, where="base.reference").name
+    base = definition.base
+    pairs = (
+        ("image", definition.name, lock.image),
+        ("platform", definition.platform, lock.platform),
+        ("pins.epoch", definition.epoch, pins.epoch),
+        ("pins.format", definition.format, pins.format),
+        ("pins.base.reference", reference, pins.base.reference),
+        ("pins.base.tag_for_humans", base.tag, pins.base.tag_for_humans),
+        ("pins.base.manifest", base.manifest or pins.base.manifest, pins.base.manifest),
+        ("pins.base.config", base.config or pins.base.config, pins.base.config),
+        ("pins.sources", sorted(definition.sources), [source.name for source in pins.sources]),
+    )
+    problems = [
+        f"{where}: the definition says {wanted}, the lock {found}" for where, wanted, found in pairs if wanted != found
+    ]
+    locked = {source.name: source for source in pins.sources}
+    problems += [
+        f"pins.sources[{name}]: was made for something else than the definition asks for"
+        for name, source in definition.sources.items()
+        if name in locked and not _fits(source, locked[name], locked)
+    ]
+    return tuple(problems)
+
+
 def _in_order(sources: dict[str, Source]) -> list[tuple[str, Source]]:
     # A file inside a wheel needs the wheel's pin first.
     return sorted(sources.items(), key=lambda item: (isinstance(item[1], MemberSource), item[0]))
@@ -108,7 +136,7 @@ def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource
             asked = (source.name, source.version, source.platforms, source.python)
             return asked == (locked.distribution, locked.version, locked.platforms, locked.python)
         case MemberSource(), LockedMember():
-            wheel = resolved[source.wheel]
+            wheel = resolved.get(source.wheel)
             same = (source.wheel, source.member) == (locked.wheel, locked.member)
             return same and isinstance(wheel, LockedWheel) and wheel.digest == locked.wheel_digest
         case ToolchainSource(), LockedToolchain():

@@ -6,6 +6,7 @@ import contextlib
 import platform as host_platform
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from imgbuild import jsontext
 from imgbuild.adapters.durable import make_folder
 from imgbuild.adapters.fetch import WheelPin, download_wheel
 from imgbuild.adapters.gitsource import GitRepository, GitTree, content_digest
@@ -15,6 +16,7 @@ from imgbuild.content.wheel import open_member
 from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import DigestMismatchError, FactMismatchError, StepError, ToolError
 from imgbuild.model.lockfile import LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.steps.memo import BlobMemo, recall, remember
 from imgbuild.steps.workspace import FileContent
 
 if TYPE_CHECKING:
@@ -75,7 +77,9 @@ class Sources:
         """A single file from a wheel, in the cache by its digest."""
         pin = self._get(name, LockedMember)
         cache = self._context.cache
-        if not cache.has(pin.digest, pin.size):
+        memo = recall(cache, _member_key(pin), BlobMemo)
+        # That the bytes are here says nothing of where they are from: the pinned wheel must have been seen with them.
+        if memo != BlobMemo(digest=pin.digest, size=pin.size) or not cache.has(pin.digest, pin.size):
             self._unpack(pin)
         cache.verify(pin.digest, pin.size, subject=f"source {name}")
         return FileContent(path=cache.path(pin.digest), size=pin.size), pin.digest
@@ -101,6 +105,7 @@ class Sources:
                     hint="was the lock edited? take that back; `imgbuild lock IMAGE` pins what the wheel has",
                 )
             cache.commit(pending, digest, length)
+        remember(cache, _member_key(pin), BlobMemo(digest=digest, size=length))
 
     def toolchain(self, name: str) -> LockedToolchain:
         """The pin of a toolchain."""
@@ -135,6 +140,10 @@ class Sources:
                 actual=None if found is None else found.__struct_config__.tag,
             )
         return found
+
+
+def _member_key(pin: LockedMember) -> Digest:
+    return Digest.of(jsontext.dumps(["wheel-member", str(pin.wheel_digest), pin.member]))
 
 
 def _through(stream: Readable, pending: PendingFile, task: Task) -> Iterator[bytes]:

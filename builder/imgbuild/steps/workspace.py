@@ -234,6 +234,11 @@ class Workspace:
         if final:
             self.states.append(FileStates(step=step, path=text, states=list(states)))
 
+    def expected_last(self, step: str, path: bytes) -> str | None:
+        """The state that the lock pins for a path after a step; None while a lock is being made."""
+        states = None if self._expected is None else self._expected.get((step, show(path)))
+        return states[-1] if states else None
+
     def finish_layer(self) -> tuple[Change, ...]:
         """The changes of this layer against the layers below, parents included."""
         changes: dict[bytes, Change] = {}
