@@ -35,6 +35,7 @@ from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
 from imgbuild.steps.base import Base, check_platform, open_base, open_layer, read_config
 from imgbuild.steps.difference import first_difference
+from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import library
@@ -75,8 +76,9 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
         FactMismatchError, DigestMismatchError, LayoutError, ArchiveError: the base is not what the lock says, or is
             damaged so that there is no inventory of it.
         StorageError: the store cannot be read, or the cache not be written.
-        DocumentError: the lock has no source that a library of the definition names.
+        LockStaleError, DocumentError: the lock was not made for this definition, so there is nothing to verify against.
     """
+    check_fresh(image, lock)
     findings: list[Finding] = []
     known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
     base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
