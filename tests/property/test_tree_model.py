@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from imgbuild.content.tree import IMPLICIT, Tree
 from imgbuild.errors import ArchiveError
 
@@ -21,6 +22,13 @@ def merged(stack: list[list[Item]]) -> Tree:
     for index, layer in enumerate(stack):
         tree.apply(inventory(layer), index)
     return tree
+
+
+def modelled(stack: list[list[Item]]) -> ReferenceTree:
+    model = ReferenceTree()
+    for layer in stack:
+        model.apply(layer)
+    return model
 
 
 def comparable(node: Node) -> tuple[object, ...]:
@@ -41,10 +49,8 @@ def groups(keys: dict[bytes, Hashable]) -> set[frozenset[bytes]]:
 @settings(max_examples=700, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(stack=stacks())
 def test_a_stack_gives_the_tree_that_the_specification_says_sentence_by_sentence(stack: list[list[Item]]) -> None:
-    model = ReferenceTree()
     try:
-        for layer in stack:
-            model.apply(layer)
+        model = modelled(stack)
     except Refused:
         with pytest.raises(ArchiveError):
             merged(stack)
@@ -63,10 +69,8 @@ def test_a_stack_gives_the_tree_that_the_specification_says_sentence_by_sentence
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(stack=stacks())
 def test_every_path_resolves_to_what_the_model_finds(stack: list[list[Item]]) -> None:
-    model = ReferenceTree()
     try:
-        for layer in stack:
-            model.apply(layer)
+        model = modelled(stack)
     except Refused:
         return
     tree = merged(stack)
@@ -74,3 +78,18 @@ def test_every_path_resolves_to_what_the_model_finds(stack: list[list[Item]]) ->
         found = tree.resolve(b"/".join(path))
         real = model.real(path)
         assert (None if found is None else found[0]) == (None if real is None else b"/".join(real))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(stack=stacks(), data=st.data())
+def test_both_refuse_an_entry_below_a_marker_wherever_it_stands(stack: list[list[Item]], data: st.DataObject) -> None:
+    number = data.draw(st.integers(0, len(stack) - 1))
+    place = data.draw(st.integers(0, len(stack[number])))
+    path = data.draw(st.sampled_from([(b".wh.a", b"b"), (b"a", b".wh.b", b"c"), (b".wh..wh..opq", b"a", b".wh.b")]))
+    item = Item(path=path, type=data.draw(st.sampled_from(["file", "directory"])))
+    layer = [*stack[number][:place], item, *stack[number][place:]]
+    changed = [*stack[:number], layer, *stack[number + 1 :]]
+    with pytest.raises(Refused):
+        modelled(changed)
+    with pytest.raises(ArchiveError):
+        merged(changed)

@@ -82,6 +82,9 @@ class ReferenceTree:
         # "Whiteout files MUST only apply to resources in lower/parent layers": so all of them come first, and what is
         # hidden near the root cannot lead a deeper one through a link that is not there any more.
         places: dict[int, Path | None] = {}
+        # A whiteout "is an empty file": nothing can be below it, and what is meant there is anybody's guess.
+        if any(name.startswith(_MARKER) for item in layer for name in item.path[:-1]):
+            raise Refused("an entry below a marker")
         listed = {item.path for item in layer if item.type == "directory"}
         markers = [index for index, item in enumerate(layer) if item.is_marker]
         for index in sorted(markers, key=lambda index: len(layer[index].path)):

@@ -4,7 +4,8 @@ Rules, numbered as in the tests:
 
 1. Whiteouts and opaque markers of a layer hide lower layers only, wherever they stand in it (case C01); those nearer
    the root first, since what is below a hidden path is hidden with it. The marker `.wh..wh..opq` is matched before
-   the prefix `.wh.` is stripped (C02); other names with `.wh..wh.`, and entries below a name with `.wh.`, are ignored.
+   the prefix `.wh.` is stripped (C02); other names with `.wh..wh.` are ignored. An entry below a name with `.wh.` is
+   refused: by the specification it cannot be, and engines differ in whether they unpack it.
 2. A directory over a directory takes the new metadata and keeps the children. Anything else replaces what was there,
    a link included: nothing is ever written through a link at the end of a path (C07).
 3. Links in the parents of a path are followed inside the image (C08), also to where nothing is yet. Missing parents,
@@ -13,6 +14,8 @@ Rules, numbered as in the tests:
 4. A hard link takes the node that its target names when the layer is read, so later changes of the target's path do not
    reach it (C03, C05); a target in a lower layer is found through the merged view (C06).
 5. Of two entries for one path in a layer the last one counts (C10).
+6. What overlayfs takes for its own marks (extended attributes of it, a character device 0:0) is refused: engines that
+   unpack onto overlayfs would hide or move something by it, and others not.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 _OPAQUE = b".wh..wh..opq"
 _WHITEOUT = b".wh."
 _IGNORED = b".wh..wh."
+_OVERLAY_XATTRS = ("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs.")
+"""Prefixes of what overlayfs (Documentation/filesystems/overlayfs.rst) and fuse-overlayfs read as their own marks."""
+_OVERLAY_WHITEOUT = (0, 0)
+"""Major and minor number of the character device that hides a name in overlayfs."""
 IMPLICIT = -1
 """Layer index of directories that no layer lists."""
 
@@ -80,11 +87,20 @@ class Tree:
         markers: list[tuple[bytes, bytes]] = []
         for entry in inventory.entries:
             path = entry.path_bytes
+            if entry.xattrs or entry.device == _OVERLAY_WHITEOUT:
+                _refuse_overlay_marks(entry, layer)
             if _WHITEOUT not in path:
                 additions.append((path, entry))
                 continue
             directory, _, name = path.rpartition(b"/")
-            if b"/" + _WHITEOUT in b"/" + directory or (name.startswith(_IGNORED) and name != _OPAQUE):
+            if b"/" + _WHITEOUT in b"/" + directory:
+                raise ArchiveError(
+                    f"layer {layer}",
+                    "has an entry below a whiteout, which some engines unpack and others do not",
+                    expected="nothing below a name that begins with .wh.",
+                    actual=entry.path,
+                )
+            if name.startswith(_IGNORED) and name != _OPAQUE:
                 self.notes.append(f"layer {layer}: {entry.path!r} is no marker that we know and is ignored")
             elif name.startswith(_WHITEOUT):
                 markers.append((directory, name))
@@ -222,6 +238,21 @@ class Tree:
                 where=entry.path,
             )
         self.put(path, target)
+
+
+def _refuse_overlay_marks(entry: Entry, layer: int) -> None:
+    """`ArchiveError` for an entry that is something else where it is unpacked onto overlayfs."""
+    found = [name for name, _ in entry.xattrs if name.startswith(_OVERLAY_XATTRS)]
+    if entry.type == "character" and entry.device == _OVERLAY_WHITEOUT:
+        found.append("character device 0:0")
+    if found:
+        raise ArchiveError(
+            f"layer {layer}",
+            "has a mark of overlayfs, by which some engines hide or move something and others do not",
+            expected=f"no character device 0:0, no attribute {', '.join(f'{name}*' for name in _OVERLAY_XATTRS)}",
+            actual=found[0],
+            where=entry.path,
+        )
 
 
 def _components(path: bytes) -> list[bytes]:

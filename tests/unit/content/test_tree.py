@@ -121,11 +121,43 @@ def test_an_opaque_marker_at_the_root_hides_everything_below() -> None:
     assert paths(tree) == ["c"]
 
 
-@pytest.mark.parametrize("path", ["d/.wh..wh.plnk", "d/.wh..wh.plnk/77.1", "d/.wh..wh.aufs", "d/.wh.a/b"])
+@pytest.mark.parametrize("path", ["d/.wh..wh.plnk", ".wh..wh.aufs"])
 def test_reserved_names_that_are_no_markers_are_ignored_with_a_note(path: str) -> None:
     tree = merged([folder("d"), entry("d/a")], [entry(path)])
     assert paths(tree) == ["d", "d/a"]
     assert tree.notes == [f"layer 1: {path!r} is no marker that we know and is ignored"]
+
+
+BELOW_MARKERS = ["d/.wh.a/b", ".wh.a/b", ".wh.a/b/c", "d/.wh..wh.plnk/77.1", f"{OPAQUE}/a", ".wh./a", ".wh.a/.wh.b"]
+
+
+@pytest.mark.parametrize("path", BELOW_MARKERS)
+@pytest.mark.parametrize("kind", ["file", "directory", "symlink"])
+def test_an_entry_below_a_marker_is_refused_since_some_engines_unpack_it(path: str, kind: str) -> None:
+    with pytest.raises(ArchiveError, match="below a whiteout") as caught:
+        merged([folder("d"), entry("d/a")], [entry(path, kind)])
+    assert caught.value.actual == path
+
+
+@pytest.mark.parametrize("name", ["trusted.overlay.opaque", "user.overlay.redirect", "user.fuseoverlayfs.opaque"])
+@pytest.mark.parametrize("path", ["", "d"])
+def test_a_mark_of_overlayfs_in_the_attributes_is_refused(path: str, name: str) -> None:
+    with pytest.raises(ArchiveError, match="mark of overlayfs") as caught:
+        merged([folder(path, xattrs=((name, b"y"),))])
+    assert caught.value.actual == name
+
+
+def test_a_device_that_hides_a_name_in_overlayfs_is_refused() -> None:
+    with pytest.raises(ArchiveError, match="mark of overlayfs"):
+        merged([entry("d/a", "character", device=(0, 0))])
+
+
+def test_other_attributes_and_devices_stay() -> None:
+    attributes = (("trusted.overlays", b"y"), ("user.overlay", b"y"), ("security.capability", b"y"))
+    devices = [entry("a", "character", device=(0, 1)), entry("b", "block", device=(0, 0))]
+    tree = merged([folder("d", xattrs=attributes), *devices])
+    assert node(tree, "d").xattrs == attributes
+    assert paths(tree) == ["a", "b", "d"]
 
 
 def test_a_name_that_only_holds_the_prefix_is_an_ordinary_name() -> None:
