@@ -1,11 +1,13 @@
 """OCI and Docker image documents: the bytes as received beside a parsed view, and what is appended to them.
 
 image-spec v1.1 `manifest.md`, `config.md`, `descriptor.md`; Docker image manifest version 2, schema 2. A digest is only
-ever taken of received or written bytes, never of a re-encoding.
+ever taken of received or written bytes, never of a re-encoding. Keys that engines may read as other keys are refused
+(`model.ocikeys`).
 """
 
 from __future__ import annotations
 
+import binascii
 import enum
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +16,7 @@ from imgbuild import jsontext
 from imgbuild.config import DEFAULT_LIMITS, Limits
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, LayoutError
+from imgbuild.model import ocikeys
 
 _MAX_SIZE = 2**53
 
@@ -86,18 +89,45 @@ class Descriptor:
 
     @classmethod
     def parse(cls, value: Any, *, subject: str) -> Descriptor:
-        """Parse one descriptor object; a `LayoutError` names the field."""
+        """Parse one descriptor object; a `LayoutError` names the field.
+
+        Embedded `data` must be the blob. `urls` are refused: an engine may ask there, with credentials
+        (CVE-2020-15157), and an image that is whole needs none.
+        """
         if not isinstance(value, dict):
             raise LayoutError(subject, "is not a descriptor", actual=type(value).__name__)
+        ocikeys.check_keys(value, ocikeys.DESCRIPTOR, subject=subject)
+        ocikeys.check_keys(value.get("platform"), ocikeys.PLATFORM, subject=f"{subject}, platform")
         media_type, digest, size = (value.get(name) for name in ("mediaType", "digest", "size"))
         if not isinstance(media_type, str) or not isinstance(digest, str):
             raise LayoutError(subject, "lacks mediaType or digest")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
             raise LayoutError(subject, "has no valid size", expected="0 to 2^53 bytes", actual=str(size)[:40])
+        if value.get("urls"):
+            raise LayoutError(subject, "names other places to fetch it from", expected="no urls")
         try:
-            return cls(media_type=media_type, digest=Digest.parse(digest), size=size)
+            found = cls(media_type=media_type, digest=Digest.parse(digest), size=size)
         except DocumentError as error:
             raise LayoutError(subject, error.problem, actual=digest[:140]) from error
+        if value.get("data") is not None:
+            found.check_data(value["data"], subject=subject)
+        return found
+
+    def check_data(self, data: Any, *, subject: str) -> None:
+        """A `LayoutError` unless `data` is the blob itself in base64 (`descriptor.md`, Embedded Content)."""
+        try:
+            blob = binascii.a2b_base64(data, strict_mode=True) if isinstance(data, str) else None
+        except ValueError:
+            blob = None
+        hasher = self.digest.hasher()
+        hasher.update(blob or b"")
+        if blob is None or len(blob) != self.size or hasher.hexdigest() != self.digest.encoded:
+            raise LayoutError(
+                subject,
+                "embeds data that is not the blob",
+                expected=f"{self.digest}, {self.size} bytes, in base64",
+                actual=f"{self.digest.algorithm}:{hasher.hexdigest()}" if blob is not None else "no base64",
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """The object as it stands in a manifest, keys in the order the specification lists them."""
@@ -118,6 +148,7 @@ class Manifest:
     def parse(cls, raw: bytes, *, media_type: str, subject: str, limits: Limits = DEFAULT_LIMITS) -> Manifest:
         """Parse bytes that were announced as `media_type`; the body must agree (CVE-2021-41190)."""
         value = _document(raw, subject=subject, max_bytes=limits.manifest_bytes)
+        ocikeys.check_keys(value, ocikeys.MANIFEST, subject=subject)
         if "manifests" in value:
             raise LayoutError(subject, "is an index or has the fields of one", expected="an image manifest")
         stated = value.get("mediaType", media_type)
@@ -129,6 +160,7 @@ class Manifest:
         _strings(value.get("annotations"), subject=f"{subject}, annotations")
         config = Descriptor.parse(value.get("config"), subject=f"{subject}, config")
         layers = _layers(value.get("layers"), family, subject=subject, limits=limits)
+        ocikeys.check_keys(value.get("subject"), ocikeys.DESCRIPTOR, subject=f"{subject}, subject")
         if config.media_type != family.config:
             raise LayoutError(
                 f"{subject}, config",
@@ -189,6 +221,7 @@ class ImageConfig:
         rootfs = value.get("rootfs")
         if not isinstance(rootfs, dict) or not isinstance(rootfs.get("diff_ids"), list):
             raise LayoutError(subject, "has no rootfs.diff_ids")
+        ocikeys.check_config_keys(value, subject=subject)
         try:
             diff_ids = tuple(Digest.parse(str(text)) for text in rootfs["diff_ids"])
         except DocumentError as error:

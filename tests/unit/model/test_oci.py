@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -133,6 +134,105 @@ def test_every_other_size_is_read(size: int) -> None:
     assert Descriptor.parse(descriptor("x", size=size), subject="x").size == size
 
 
+@pytest.mark.parametrize("data", ["eQ==", "eHg=", "", "eA", "x", "\u017f", 1, ["eA=="]], ids=str)
+@pytest.mark.parametrize("field", ["config", "layers"])
+def test_embedded_data_that_is_not_the_blob_is_refused(field: str, data: Any) -> None:
+    media_type = Family.OCI.config if field == "config" else Family.OCI.layer_gzip
+    found = descriptor(media_type, digest=str(Digest.of(b"x")), size=1, data=data)
+    with pytest.raises(LayoutError, match="embeds data that is not the blob"):
+        parse(manifest(**{field: found if field == "config" else [found]}))
+
+
+def test_embedded_data_is_checked_by_the_algorithm_of_its_digest_and_null_is_none() -> None:
+    digest = f"sha512:{hashlib.sha512(b'x').hexdigest()}"
+    for data in ("eA==", None):
+        assert Descriptor.parse(descriptor("x", digest=digest, size=1, data=data), subject="x").size == 1
+
+
+@pytest.mark.parametrize("field", ["config", "layers"])
+def test_CVE_2020_15157_a_descriptor_that_sends_engines_elsewhere_is_refused(field: str) -> None:
+    found = descriptor(Family.OCI.config if field == "config" else Family.OCI.layer_gzip, urls=["http://[::1]/x"])
+    with pytest.raises(LayoutError, match="names other places"):
+        parse(manifest(**{field: found if field == "config" else [found]}))
+
+
+def with_key(value: dict[str, Any], path: str, key: str) -> dict[str, Any]:
+    """A copy with one more key, in the object that the path leads to."""
+    copy: dict[str, Any] = json.loads(json.dumps(value))
+    place: Any = copy
+    for part in path.split():
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    place[key] = None
+    return copy
+
+
+FULL_MANIFEST = manifest(
+    layers=[descriptor(Family.OCI.layer_gzip, platform={"os": "linux"})],
+    subject=descriptor("x"),
+    annotations={"a": "b"},
+)
+FULL_CONFIG = config(
+    config={"Env": ["A=b"], "Labels": {"a": "b"}, "Healthcheck": {"Test": ["NONE"]}, "ExposedPorts": {"1/tcp": {}}},
+    history=[{"created_by": "x"}, {"created_by": "y"}],
+)
+AMBIGUOUS = [
+    ("", "Layers"),
+    ("", "LAYERS"),
+    ("", "mediatype"),
+    ("", "Manifests"),
+    ("", "fslayers"),
+    ("config", "Digest"),
+    ("layers 0", "SIZE"),
+    ("layers 0", "Urls"),
+    ("layers 0", "dige\u017ft"),
+    ("layers 0 platform", "OS"),
+    ("subject", "Data"),
+]
+AMBIGUOUS_IN_CONFIG = [
+    ("", "Config"),
+    ("", "ROOTFS"),
+    ("", "rootf\u017f"),
+    ("", "Architecture"),
+    ("config", "ENV"),
+    ("config", "env"),
+    ("config", "EntryPoint"),
+    ("config", "Label\u017f"),
+    ("config", "Healthchec\u212a"),
+    ("config", "NetworkDISABLED"),
+    ("config Healthcheck", "test"),
+    ("rootfs", "Diff_IDs"),
+    ("history 1", "Empty_Layer"),
+]
+
+
+@pytest.mark.parametrize(("path", "key"), AMBIGUOUS)
+def test_a_manifest_with_a_key_that_go_takes_for_another_one_is_refused(path: str, key: str) -> None:
+    with pytest.raises(LayoutError, match="differs in case only") as caught:
+        parse(with_key(FULL_MANIFEST, path, key))
+    assert caught.value.actual == key
+
+
+@pytest.mark.parametrize(("path", "key"), AMBIGUOUS_IN_CONFIG)
+def test_a_config_with_a_key_that_go_takes_for_another_one_is_refused(path: str, key: str) -> None:
+    with pytest.raises(LayoutError, match="differs in case only") as caught:
+        parse_config(with_key(FULL_CONFIG, path, key))
+    assert caught.value.actual == key
+
+
+@pytest.mark.parametrize("path", ["", "config", "rootfs", "history 0"])
+def test_two_unknown_keys_that_differ_in_case_only_are_refused_and_one_is_not(path: str) -> None:
+    one = with_key(FULL_CONFIG, path, "x-new")
+    assert parse_config(one).os == "linux"
+    with pytest.raises(LayoutError, match="differs in case only"):
+        parse_config(with_key(one, path, "X-New"))
+
+
+def test_maps_with_free_keys_keep_their_case() -> None:
+    parse(with_key(FULL_MANIFEST, "", "x"))
+    assert parse(manifest(annotations={"a": "1", "A": "2"})).family is Family.OCI
+    assert parse_config(config(config={"Labels": {"a": "1", "A": "2"}})).labels == (("a", "1"), ("A", "2"))
+
+
 @pytest.mark.parametrize("digest", ["", "sha256:../../x", "md5:0", SHA256.upper(), SHA256 + "\n", None, 1, []])
 def test_CVE_2024_3727_a_digest_that_is_none_never_becomes_a_path(digest: Any) -> None:
     for changes in (
@@ -221,7 +321,8 @@ def test_C38_an_artifact_is_not_taken_for_an_image() -> None:
 
 
 def test_C39_what_the_base_says_that_we_do_not_know_stays_in_the_manifest() -> None:
-    layer = descriptor(Family.OCI.layer_gzip, annotations={"x": "\N{SNOWMAN}"}, urls=["u"], data="eA==")
+    digest = str(Digest.of(b"x"))
+    layer = descriptor(Family.OCI.layer_gzip, annotations={"x": "\N{SNOWMAN}"}, digest=digest, size=1, data="eA==")
     base = parse(manifest(layers=[layer], annotations={"a": "1", "b": "2"}, artifactType="x", future=[{"k": 0.5}]))
     ours = Descriptor(media_type=Family.OCI.config, digest=Digest.of(b"y"), size=1)
     value = json.loads(base.extended(ours, (), {"b": "3", "c": "4"}))
