@@ -43,6 +43,11 @@ _LISTED_NAMES = 100_000
 _TOKEN = re.compile(rb"\$(?:\{(ORIGIN|LIB|PLATFORM)\}|(ORIGIN|LIB|PLATFORM)(?![A-Za-z0-9_]))")
 _CACHED_NAME = re.compile(rb"(?:lib|ld-).*\.so.*", re.DOTALL)
 _MAGIC = re.compile(rb"[*?\[]")
+_ESCAPED = re.compile(rb"\\x[0-9a-f]{2}")
+"""How `content.elf` shows a byte that is not UTF-8; a name with these very characters cannot be told from one."""
+
+
+_Candidate = tuple[str, bytes, bytes, str | None]
 
 
 class LinkedFile(Protocol):
@@ -103,12 +108,14 @@ class SearchStep:
         directory: where it was looked for, tokens expanded.
         candidate: the path that ld.so would open.
         outcome: `absent`, `wrong machine`, `not ELF` (ends the search) or `taken`.
+        doubt: why ld.so may look elsewhere than in `directory`, None where that is known.
     """
 
     rule: str
     directory: bytes
     candidate: bytes
     outcome: str
+    doubt: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +127,18 @@ class Resolution:
     provider: bytes | None
     steps: tuple[SearchStep, ...]
 
+    @property
+    def rule(self) -> str | None:
+        """The rule of the last candidate; None without any."""
+        return self.steps[-1].rule if self.steps else None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why a process may find another file: the first doubt among the candidates. None is no proof (see above)."""
+        if _ESCAPED.search(_bytes_of(self.needed)):
+            return f"the name {self.needed} has bytes that are not UTF-8"
+        return next((step.doubt for step in self.steps if step.doubt is not None), None)
+
 
 class Linker:
     """The search of one machine's dynamic linker over one tree.
@@ -129,6 +148,7 @@ class Linker:
         machine: `aarch64` or `x86_64`; anything else is a `UsageError`.
         library_path: LD_LIBRARY_PATH of the image, split at `:` and `;`; an empty item is the working directory.
         working_directory: absolute path against which relative directories are taken (WorkingDir of the image).
+        configured: whether the directories of `/etc/ld.so.conf` are searched; without `ld.so.cache` they are not.
         limits: `captured_file_bytes` bounds each configuration file.
     """
 
@@ -139,6 +159,7 @@ class Linker:
         machine: str,
         library_path: tuple[str, ...] = (),
         working_directory: bytes = b"/",
+        configured: bool = True,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         if machine not in _BITS:
@@ -150,7 +171,8 @@ class Linker:
         self._library_path = tuple(map(_bytes_of, library_path))
         self._working_directory = working_directory
         self._limits = limits
-        self._configured: tuple[bytes, ...] | None = None
+        self._reader: _Configuration | None = None
+        self._use_configured = configured
         multiarch = f"lib/{machine}-linux-gnu".encode()
         debian = any(True for _ in tree.listdir(b"/" + multiarch)) or any(
             True for _ in tree.listdir(b"/usr/" + multiarch)
@@ -178,10 +200,11 @@ class Linker:
         origin = b"/" + place.lstrip(b"/").rpartition(b"/")[0]
         steps = []
         provider = None
-        for rule, directory, candidate in self._candidates(facts, origin, self._expand(_bytes_of(needed), origin)):
+        candidates = self._candidates(facts, origin, self._expand(_bytes_of(needed), origin))
+        for rule, directory, candidate, doubt in candidates:
             found = self._tree.resolve(candidate)
             outcome = self._judge(found)
-            steps.append(SearchStep(rule=rule, directory=directory, candidate=candidate, outcome=outcome))
+            steps.append(SearchStep(rule=rule, directory=directory, candidate=candidate, outcome=outcome, doubt=doubt))
             if outcome == "taken":
                 provider = found
             if outcome in ("taken", "not ELF"):
@@ -198,17 +221,24 @@ class Linker:
         Raises:
             ArchiveError: too many, too large or too deeply nested files.
         """
-        if self._configured is None:
+        return tuple(self._configuration().directories)
+
+    def configuration_files(self) -> tuple[bytes, ...]:
+        """The real paths of the files that `configured_directories` comes from, in no order; it raises the same."""
+        return tuple(self._configuration().seen)
+
+    def _configuration(self) -> _Configuration:
+        if self._reader is None:
             reader = _Configuration(self._tree, self._limits)
             reader.parse(_CONFIGURATION, 0)
-            self._configured = tuple(reader.directories)
-        return self._configured
+            self._reader = reader
+        return self._reader
 
-    def _candidates(self, facts: LinkedFile, origin: bytes, name: bytes) -> Iterator[tuple[str, bytes, bytes]]:
-        """Rule, directory and path of what ld.so would try to open, in its order."""
+    def _candidates(self, facts: LinkedFile, origin: bytes, name: bytes) -> Iterator[_Candidate]:
+        """Rule, directory and path of what ld.so would try to open, in its order, and what is in doubt about it."""
         if b"/" in name:
             path = self._absolute(name)
-            yield "path", path.rpartition(b"/")[0] or b"/", path
+            yield "path", path.rpartition(b"/")[0] or b"/", path, _doubt("the name", name)
             return
         for rule, directories in (
             ("rpath", () if facts.runpath else _items(facts.rpath)),
@@ -216,13 +246,17 @@ class Linker:
             ("runpath", _items(facts.runpath)),
         ):
             for item in directories:
-                directory = self._absolute(self._expand(item, origin))
-                yield rule, directory, _joined(directory, name)
-        if _CACHED_NAME.fullmatch(name):
+                text = self._expand(item, origin)
+                doubt = _doubt(f"an item of {rule}", text)
+                if rule == "LD_LIBRARY_PATH" and _TOKEN.search(item):
+                    doubt = f"{_shown(item)} in {rule} depends on the program"
+                directory = self._absolute(text)
+                yield rule, directory, _joined(directory, name), doubt
+        if self._use_configured and _CACHED_NAME.fullmatch(name):
             for directory in self.configured_directories():
-                yield "ld.so.conf", directory, _joined(directory, name)
+                yield "ld.so.conf", directory, _joined(directory, name), None
         for directory in self._defaults:
-            yield "default", directory, _joined(directory, name)
+            yield "default", directory, _joined(directory, name), None
 
     def _judge(self, found: bytes | None) -> str:
         if found is None:
@@ -251,17 +285,17 @@ class _Configuration:
     def __init__(self, tree: LibraryTree, limits: Limits) -> None:
         self._tree = tree
         self._limits = limits
-        self._seen: set[bytes] = set()
+        self.seen: set[bytes] = set()
         self._listed = 0
         self.directories: dict[bytes, None] = {}
 
     def parse(self, path: bytes, depth: int) -> None:
         real = self._tree.resolve(path)
-        if real is None or real in self._seen:
+        if real is None or real in self.seen:
             return
-        self._seen.add(real)
+        self.seen.add(real)
         self._bound(path, "includes other files too deeply", _INCLUDE_DEPTH, depth)
-        self._bound(path, "is one of too many configuration files", _INCLUDED_FILES, len(self._seen))
+        self._bound(path, "is one of too many configuration files", _INCLUDED_FILES, len(self.seen))
         content = self._tree.read(path) or b""
         self._bound(path, "is too long", self._limits.captured_file_bytes, len(content))
         for raw in content.split(b"\n"):
@@ -299,6 +333,15 @@ class _Configuration:
     def _bound(path: bytes, problem: str, most: int, actual: int) -> None:
         if actual > most:
             raise ArchiveError(_shown(path), problem, expected=f"at most {most}", actual=actual)
+
+
+def _doubt(what: str, path: bytes) -> str | None:
+    """Why ld.so may take another path than this one."""
+    if not path.startswith(b"/"):
+        return f"{what} is relative to the working directory of the process: {_shown(path) or 'an empty one'}"
+    if _ESCAPED.search(path):
+        return f"{what} has bytes that are not UTF-8: {_shown(path)}"
+    return None
 
 
 def _items(directories: tuple[str, ...]) -> tuple[bytes, ...]:

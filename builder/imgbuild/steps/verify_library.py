@@ -7,14 +7,17 @@ b. It is for the image's machine, has the SONAME, and its build id is the lock's
 c. It needs no newer glibc than the image has, and all it needs is in the image.
 d. It exports every symbol with its prefixes that some other file imports. Some must be imported.
 e. Its bytes hold the required strings.
-f. Every other file that has the SONAME or exports its symbol, under any name, is accepted in the definition.
-g. For every file that needs the SONAME, the linker's search ends at this file. There must be such a file; with
-   `consumers = "none"` in the definition there must be none, and (d) may have nothing to compare.
+f. Every other file that has the SONAME, its file name, its symbol or one of the library's exports with its prefixes,
+   under any name, is accepted in the definition.
+g. For every file that needs the SONAME, or whatever leads to this file or one of (f), the linker's search ends at this
+   file. There must be such a file; with `consumers = "none"` in the definition there must be none, and (d) may have
+   nothing to compare. What is in doubt about the search (`steps.verify_loader`) is `not-checked`.
 h. In its folder, nothing but it and links to it goes by its name: a sorted glob must find it (DeepEP's discovery).
 i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
 j. Every acceptance is still needed.
 
-Not checked here: dlopen with a path, `ld.so.cache`, what is loaded first (content.loader says what is not modelled).
+Not checked here: dlopen with a path, the content of `ld.so.cache`, what is loaded first (content.loader says what is
+not modelled).
 """
 
 from __future__ import annotations
@@ -24,12 +27,12 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import SYMBOL_FAMILIES
-from imgbuild.content.loader import Linker
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import LockedMember
 from imgbuild.model.paths import image_path, parent, show
 from imgbuild.steps.base import machine_of
+from imgbuild.steps.verify_loader import Search, needs
 from imgbuild.steps.view import digest_of_node
 
 _NO_CONSUMERS = 'if that is so by design, say `consumers = "none"` in the definition'
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
     from imgbuild.model.image import LibraryIdentity
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.oci import ImageConfig
+    from imgbuild.steps.verify_loader import Load
     from imgbuild.steps.view import View
 
 
@@ -56,8 +60,9 @@ class _Gate:
         self._name = name
         self._library = library
         self._lock = lock
-        self._config = config
         self._machine = machine_of(lock.platform)
+        self._search = Search(view, self._machine, config)
+        self._stem = library.soname.partition(".so")[0].encode() + b".so"
         self._accepted = {image_path(item.path, where=name): item.reason for item in library.accept}
         self._used: set[bytes] = set()
         self._advice = f"remove it, or accept it under [[library.{name}.accept]] with a reason"
@@ -83,10 +88,15 @@ class _Gate:
             )
         else:
             found.extend(
-                [*self._facts(target, node.elf), *self._needs(target, node.elf), self._symbols(target, node.elf)]
+                [
+                    *self._facts(target, node.elf),
+                    *needs(self._view, self._search, target, node.elf, self._check),
+                    self._symbols(target, node.elf),
+                ]
             )
         found.extend(self._strings(target, node))
-        found.extend([*self._providers(target), *self._consumers(target), self._folder(target)])
+        others = self._others(target, node)
+        found.extend([*self._providers(target, others), *self._consumers(target, others), self._folder(target)])
         found.extend([*self._unreadable(), *self._unused()])
         return found
 
@@ -112,27 +122,6 @@ class _Gate:
         else:
             found.append(compare(self._check("build_id"), where, locked.build_id, elf.build_id))
         return found
-
-    def _needs(self, target: bytes, elf: ElfRecord) -> list[Finding]:
-        check, where = self._check("glibc"), show(target)
-        have = [
-            node.elf.glibc_defined
-            for path, node in self._view.elf_files
-            if path.endswith(b"/libc.so.6") and node.elf is not None and node.elf.glibc_defined is not None
-        ]
-        if not have:
-            first = not_checked(check, where, "no libc.so.6 with versions is in the image")
-        else:
-            newest = max(have, key=_version)
-            enough = elf.glibc_needed is None or _version(elf.glibc_needed) <= _version(newest)
-            actual = f"needs glibc {elf.glibc_needed}" if elf.glibc_needed else "needs no version of glibc"
-            first = judge(check, where, enough, expected=f"needs at most glibc {newest}", actual=actual)
-        linker = self._linker()
-        absent = [name for name in elf.needed if linker.resolve(target, name).provider is None]
-        text = "all it needs is in the image"
-        actual = f"absent: {', '.join(absent)}" if absent else text
-        second = judge(self._check("needed"), where, not absent, expected=text, actual=actual)
-        return [first, second]
 
     def _symbols(self, target: bytes, elf: ElfRecord) -> Finding:
         check = self._check("symbols")
@@ -179,15 +168,27 @@ class _Gate:
             for text, there in found
         ]
 
-    def _providers(self, target: bytes) -> list[Finding]:
-        others = [
+    def _others(self, target: bytes, node: Node) -> list[bytes]:
+        """Real paths of all files that are, by their facts or their name, another copy of the library."""
+        own = node.elf.exports if node.elf is not None else ()
+        symbols = {self._library.symbol, *(name for name in own if name.startswith(tuple(self._library.prefixes)))}
+        return [
             path
-            for path, node in self._view.elf_files
+            for path, other in self._view.elf_files
             if path != target
-            and node.elf is not None
-            and (node.elf.soname == self._library.soname or self._library.symbol in node.elf.exports)
+            and other.elf is not None
+            and (
+                other.elf.soname == self._library.soname
+                or path.rpartition(b"/")[2].startswith(self._stem)
+                or not symbols.isdisjoint(other.elf.exports)
+            )
         ]
+
+    def _providers(self, target: bytes, others: list[bytes]) -> list[Finding]:
         check, found = self._check("provider"), []
+        if not self._library.symbol.startswith(SYMBOL_FAMILIES):
+            reason = f"inventories keep symbols of {', '.join(SYMBOL_FAMILIES)} only, not {self._library.symbol}"
+            found.append(not_checked(check, show(target), reason))
         for path in others:
             digest = digest_of_node(self._view.tree.get(path))
             if path in self._accepted:
@@ -198,52 +199,50 @@ class _Gate:
             found.append(
                 judge(check, show(path), path in self._accepted, expected=expected, actual=digest, reason=reason)
             )
-        if not others:
+        if not found:
             only = f"the only {self._library.soname}"
             found.append(judge(check, show(target), ok=True, expected=only, actual=only))
         return found
 
-    def _consumers(self, target: bytes) -> list[Finding]:
-        linker = self._linker()
-        consumers = [
-            path
-            for path, node in self._view.elf_files
-            if node.elf is not None and self._library.soname in node.elf.needed and node.elf.machine == self._machine
-        ]
+    def _consumers(self, target: bytes, others: list[bytes]) -> list[Finding]:
+        accepted = {self._view.resolve(path) for path in self._accepted} - {None}
+        copies = {target, *others, *(path for path in accepted if path is not None)}
+        loads = list(self._search.loads(self._library.soname, self._stem, copies))
         check = self._check("consumer")
         expects_none = self._library.consumers == "none"
-        if not consumers and not expects_none:
+        if not loads and not expects_none:
             reason = f"no file of the image needs {self._library.soname}, so no search was followed"
             return [not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")]
         found = []
         if expects_none:
             text = f"no file of the image needs {self._library.soname}"
-            actual = f"{len(consumers)} do, the first {show(consumers[0])}" if consumers else text
-            found.append(judge(check, show(target), not consumers, expected=text, actual=actual))
-        for path in consumers:
-            resolution = linker.resolve(path, self._library.soname)
-            provider = resolution.provider
-            rule = resolution.steps[-1].rule if resolution.steps else "no search"
-            ok, reason = provider == target, f"found by {rule}"
-            if not ok and path in self._accepted:
-                self._used.add(path)
-                ok, reason = True, self._accepted[path]
-            actual = "loads nothing" if provider is None else f"loads {show(provider)}"
-            found.append(judge(check, show(path), ok, expected=f"loads {show(target)}", actual=actual, reason=reason))
-        return found
+            count = len({load.path for load in loads})
+            actual = f"{count} do, the first {show(loads[0].path)}" if loads else text
+            found.append(judge(check, show(target), not loads, expected=text, actual=actual))
+        return [*found, *(self._consumer(target, load) for load in loads)]
+
+    def _consumer(self, target: bytes, load: Load) -> Finding:
+        check, where = self._check("consumer"), show(load.path)
+        ok, reason = load.provider == target and load.doubt is None, f"{load.needed} is found by {load.rule}"
+        if not ok and load.path in self._accepted:
+            self._used.add(load.path)
+            ok, reason = True, self._accepted[load.path]
+        elif not ok and load.doubt is not None and load.provider in {target, None}:
+            return not_checked(check, where, f"{load.needed}: {load.doubt}")
+        actual = "loads nothing" if load.provider is None else f"loads {show(load.provider)}"
+        return judge(check, where, ok, expected=f"loads {show(target)}", actual=actual, reason=reason)
 
     def _folder(self, target: bytes) -> Finding:
         folder = parent(target)
-        stem = self._library.soname.partition(".so")[0].encode()
         wrong = []
         for name in self._view.listdir(folder):
             path = folder + b"/" + name
-            if name.startswith(stem + b".so") and self._view.resolve(path) != target:
+            if name.startswith(self._stem) and self._view.resolve(path) != target:
                 if path in self._accepted:
                     self._used.add(path)
                 else:
                     wrong.append(show(path))
-        text = f"only it and links to it begin with {stem.decode()}.so in {show(folder)}"
+        text = f"only it and links to it begin with {self._stem.decode()} in {show(folder)}"
         actual = f"also there: {', '.join(wrong)}" if wrong else text
         reason = self._advice if wrong else None
         return judge(self._check("folder"), show(target), not wrong, expected=text, actual=actual, reason=reason)
@@ -271,11 +270,6 @@ class _Gate:
             for path in sorted(set(self._accepted) - self._used)
         ]
 
-    def _linker(self) -> Linker:
-        value = self._config.variable("LD_LIBRARY_PATH")
-        parts = tuple(value.replace(";", ":").split(":")) if value else ()
-        return Linker(self._view, machine=self._machine, library_path=parts)
-
 
 def _search(pieces: Iterator[bytes], wanted: set[bytes]) -> tuple[str, set[bytes]]:
     """The sha256 (hex) of a file in pieces, and which of some texts it does not hold."""
@@ -288,7 +282,3 @@ def _search(pieces: Iterator[bytes], wanted: set[bytes]) -> tuple[str, set[bytes
         left -= {text for text in left if text in window}
         tail = window[-overlap:] if overlap else b""
     return hasher.hexdigest(), left
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
