@@ -88,14 +88,14 @@ def chunks(stream: Readable, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         yield data
 
 
-def digest_of(pieces: Iterable[bytes]) -> tuple[Digest, int]:
-    """The sha256 digest and the length in bytes of a stream given in pieces."""
-    hasher = hashlib.sha256()
+def digest_of(pieces: Iterable[bytes], algorithm: str = "sha256") -> tuple[Digest, int]:
+    """The digest and the length in bytes of a stream given in pieces."""
+    hasher = hashlib.new(algorithm)
     length = 0
     for piece in pieces:
         hasher.update(piece)
         length += len(piece)
-    return Digest("sha256", hasher.hexdigest()), length
+    return Digest(algorithm, hasher.hexdigest()), length
 
 
 class VerifiedReader:

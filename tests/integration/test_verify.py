@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -17,7 +19,7 @@ from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
 from imgbuild.cli import run
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, LayoutError, OfflineMissError
+from imgbuild.errors import DocumentError, FactMismatchError, LayoutError, OfflineMissError
 from imgbuild.model.identity import CHECKS, LIBRARY_CHECKS, Finding, Verdict
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.verify import verify
@@ -249,6 +251,50 @@ def test_an_image_with_fewer_layers_is_compared_with_the_files_of_the_base(tiny:
     assert answers["layers.count"] is answers["lock.result"] is answers["embedded.lock"] is Verdict.DIFFERS
     assert one(found, "lock.result").subject == "result.layers"
     assert (answers["base.layers"] is Verdict.MATCH) == (count >= 3)
+
+
+@pytest.mark.parametrize("change", [lambda _: [], lambda rows: rows[:-1], lambda rows: [*rows, rows[0]]])
+def test_facts_of_another_number_of_base_layers_are_a_typed_error(
+    tiny: Tiny, change: Callable[[list[Any]], list[Any]]
+) -> None:
+    value = locked(tiny)
+    value["facts"]["base_layers"] = change(value["facts"]["base_layers"])
+    tiny.project().lock_path("tiny").write_bytes(jsontext.dumps(value))
+    with pytest.raises(FactMismatchError, match="facts of another number of base layers"):
+        findings(tiny)
+
+
+@pytest.mark.parametrize("target", [None, "/dev/zero"])
+def test_an_added_layer_that_is_no_file_is_a_finding_and_not_waited_for(tiny: Tiny, target: str | None) -> None:
+    layer = locked(tiny)["result"]["layers"][1]["digest"]
+    path = blob(tiny, layer)
+    path.unlink()
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    rows = [row for row in named(findings(tiny), "layer.digest") if row.verdict is not Verdict.MATCH]
+    assert [row.subject for row in rows] == [f"layer {layer}"]
+    assert "cannot be read: it is" in (rows[0].reason or "")
+
+
+def test_C15_an_added_layer_with_sha512_digests_is_checked_by_them(tiny: Tiny) -> None:
+    manifest = document(tiny, manifest_digest(tiny))
+    config = document(tiny, manifest["config"]["digest"])
+    old = blob(tiny, manifest["layers"][-1]["digest"])
+    digest = f"sha512:{hashlib.sha512(old.read_bytes()).hexdigest()}"
+    diff_id = f"sha512:{hashlib.sha512(gzip.decompress(old.read_bytes())).hexdigest()}"
+    path = tiny.store_path / "blobs" / digest.replace(":", "/")
+    path.parent.mkdir()
+    old.rename(path)
+    manifest["layers"][-1]["digest"] = digest
+    config["rootfs"]["diff_ids"][-1] = diff_id
+    put_image(tiny, manifest, config)
+    answers = verdicts(findings(tiny))
+    assert answers["layer.digest"] is answers["layer.diff_id"] is Verdict.MATCH
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()) + bytes(512)))
+    answers = verdicts(findings(tiny))
+    assert answers["layer.digest"] is Verdict.DIFFERS
 
 
 def test_a_config_that_is_not_there_leaves_no_check_out_of_the_report(tiny: Tiny) -> None:
@@ -494,9 +540,9 @@ def test_a_store_that_is_a_file_is_refused(tiny: Tiny, capsys: pytest.CaptureFix
 
 
 def test_an_inventory_says_which_layers_it_read(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = locked(tiny)["facts"]["base_layers"][0]["diff_id"]
+    kept = locked(tiny)["facts"]["base_layers"][0]["inventory"]
     for path in (tiny.cache_path / "inventories").iterdir():
-        if not path.name.startswith(kept.removeprefix("sha256:")):
+        if path.suffix != f".{kept.removeprefix('sha256:')}":
             path.unlink()
     first = [("cached" if index == 0 else "read") for index in range(8)]
     for wanted in (first, ["cached"] * 8):

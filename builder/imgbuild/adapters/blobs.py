@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -35,20 +38,23 @@ class BlobFolder:
     def has(self, digest: Digest, size: int | None = None) -> bool:
         """Whether a blob is here with that size in bytes. Its content is not looked at."""
         try:
-            found = self.path(digest).stat()
+            found = self.path(digest).lstat()
         except OSError:
             return False
         return stat.S_ISREG(found.st_mode) and size in {None, found.st_size}
 
     @contextlib.contextmanager
     def open(self, digest: Digest, *, subject: str) -> Iterator[Readable]:
-        """Open a blob for reading; a `MissingError` if it is not here. The bytes are not checked."""
+        """Open a blob for reading; a `MissingError` if it is not here. The bytes are not checked.
+
+        What is no regular file, a link too, is a `LayoutError`: reading it might not end.
+        """
         try:
-            file = self.path(digest).open("rb", buffering=0)
+            file = open_regular(self.path(digest))
         except FileNotFoundError as error:
             raise MissingError(subject, "is not in the store", expected=digest, where=str(self.root)) from error
         except OSError as error:
-            raise LayoutError(subject, f"cannot be read: {error.strerror}", where=str(self.path(digest))) from error
+            raise unreadable(subject, error, where=str(self.path(digest))) from error
         with file:
             yield _Counting(file, self)
 
@@ -88,7 +94,8 @@ class BlobFolder:
     ) -> tuple[Digest, int]:
         """Write a blob under its digest; with `expected`, other bytes are refused and nothing is left."""
         with self.pending() as pending:
-            digest, size = digest_of(_through(pieces, pending))
+            algorithm = "sha256" if expected is None else expected.algorithm
+            digest, size = digest_of(_through(pieces, pending), algorithm)
             if expected is not None and digest != expected:
                 raise DigestMismatchError(
                     subject, "does not have the recorded digest", expected=expected, actual=digest
@@ -126,6 +133,22 @@ class _Counting:
             data = self._file.read(size)
         self._folder.ledger.read(self._folder.place, len(data))
         return data
+
+
+def open_regular(path: Path) -> io.FileIO:
+    """Open a file for reading; an `OSError` for links and all that is no file, without waiting for anybody."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
+    file = io.FileIO(fd, "rb")
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "it is no regular file", str(path))
+
+
+def unreadable(subject: str, error: OSError, *, where: str | None = None) -> LayoutError:
+    """The error for what `open_regular` refuses."""
+    why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+    return LayoutError(subject, f"cannot be read: {why}", where=where)
 
 
 def bounded(stream: Readable, limit: int) -> Iterator[bytes]:

@@ -6,17 +6,21 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from imgbuild.adapters.blobs import BlobFolder
+from imgbuild.adapters.blobs import BlobFolder, bounded, open_regular
 from imgbuild.adapters.durable import remove, write_file
-from imgbuild.config import DEFAULT_LIMITS, GIB
+from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.inventory import Inventory
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, ImgbuildError
 
 if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
+    from imgbuild.model.oci import Descriptor
 
 _INVENTORY_BYTES = 4 * GIB
+"""bytes; that of a layer with as many entries as we take, 800 bytes each."""
+_RESULT_BYTES = 1 * MIB
+"""bytes of a record; those that we write have less than 1 KiB."""
 
 
 def default_folder() -> Path:
@@ -28,7 +32,7 @@ def default_folder() -> Path:
 
 
 class Cache(BlobFolder):
-    """Blobs, inventories by DiffID, results of steps by key, and folders for tools."""
+    """Blobs, inventories by layer and DiffID, results of steps by key, and folders for tools."""
 
     def __init__(self, root: Path, *, ledger: Ledger) -> None:
         super().__init__(root, place="cache", ledger=ledger)
@@ -42,15 +46,18 @@ class Cache(BlobFolder):
         except ImgbuildError:
             return None
 
-    def inventory(self, diff_id: Digest, expected: Digest | None = None) -> tuple[Inventory, Digest] | None:
+    def inventory(
+        self, layer: Descriptor, diff_id: Digest, expected: Digest | None = None
+    ) -> tuple[Inventory, Digest] | None:
         """The inventory of a layer and its digest; with `expected`, only one with that digest.
 
-        The file's name holds its digest, so that a damaged one is found out and dropped.
+        Only of a layer that was read as this blob, with this size and this DiffID: what one blob holds says nothing of
+        another one that claims the same DiffID. The file's name holds the inventory's digest, too, so that a damaged
+        one is found out and dropped.
         """
-        for path in sorted(self._inventories.glob(f"{diff_id.encoded}.*")):
-            try:
-                raw = path.read_bytes() if path.stat().st_size <= _INVENTORY_BYTES else b""
-            except OSError:
+        for path in sorted(self._inventories.glob(f"{_proven(layer, diff_id)}.*")):
+            raw = _read(path, _INVENTORY_BYTES)
+            if raw is None:
                 # Another process found it damaged and removed it, or it cannot be read: the layer can.
                 continue
             digest = Digest.of(raw)
@@ -67,20 +74,19 @@ class Cache(BlobFolder):
                 remove(path)
         return None
 
-    def keep_inventory(self, inventory: Inventory) -> Digest:
-        """Write an inventory; returns its digest."""
+    def keep_inventory(self, layer: Descriptor, inventory: Inventory) -> Digest:
+        """Write the inventory of a layer whose digest, size and DiffID have been checked; returns its digest."""
         raw = inventory.dump()
         digest = Digest.of(raw)
-        write_file(self._inventories / f"{inventory.diff_id.encoded}.{digest.encoded}", raw)
+        write_file(self._inventories / f"{_proven(layer, inventory.diff_id)}.{digest.encoded}", raw)
         self.ledger.written(self.place, len(raw))
         return digest
 
     def result(self, key: Digest) -> bytes | None:
         """The small record kept under a key (the digest of all inputs of some work), or None."""
         path = self.root / "results" / key.encoded
-        try:
-            raw = path.read_bytes()
-        except OSError:
+        raw = _read(path, _RESULT_BYTES)
+        if raw is None:
             return None
         digest, _, body = raw.partition(b"\n")
         if digest.decode("ascii", "replace") != str(Digest.of(body)):
@@ -99,3 +105,17 @@ class Cache(BlobFolder):
     @property
     def _inventories(self) -> Path:
         return self.root / "inventories"
+
+
+def _proven(layer: Descriptor, diff_id: Digest) -> str:
+    """A name for the pair of a blob and the DiffID of what it holds."""
+    return Digest.of(f"{layer.digest} {layer.size} {diff_id}".encode()).encoded
+
+
+def _read(path: Path, limit: int) -> bytes | None:
+    """A whole file; None if it cannot be read. Of one that is too long, one byte more than the limit."""
+    try:
+        with open_regular(path) as file:
+            return b"".join(bounded(file, limit))
+    except OSError:
+        return None

@@ -35,6 +35,7 @@ _FULL_HINT = "free some space, or choose another place with --store or IMGBUILD_
 _HINTS = {
     errno.EROFS: "that file system is mounted read-only; choose another place with --store, --cache or IMGBUILD_CACHE",
     errno.EIO: "the disk or its connection is faulty; see the log of the kernel",
+    errno.ELOOP: "that is a symbolic link, which is not followed; remove it",
     errno.ENOTDIR: "a part of that path is a file, not a folder; remove it, or choose another place",
 }
 """What to do where it is not a matter of permissions."""
@@ -224,7 +225,7 @@ def exclusive(
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, _MODE)
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
     try:
         say = threading.Timer(_SAY_SECONDS, waiting)
         say.daemon = True

@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
-from imgbuild.adapters.blobs import BlobFolder, bounded
+from imgbuild.adapters.blobs import BlobFolder, bounded, open_regular, unreadable
 from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, storage_errors, sweep, write_file
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import DocumentError, LayoutError, MissingError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
 
 _VERSION = {"imageLayoutVersion": "1.0.0"}
+_STAGING = ".imgbuild-staging"
 _ELSEWHERE = "choose another folder with --store"
 _NO_MANIFEST = "give the digest of a manifest, as index.json and `imgbuild build` state it, or a tag"
 _EMPTY_INDEX = {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": []}
@@ -36,7 +37,8 @@ class Store(BlobFolder):
         super().__init__(root, place="store", ledger=ledger)
 
     def create(self) -> None:
-        """Make an empty layout where there is none; a folder with other things in it is refused."""
+        """Make an empty layout where there is none; a folder with other things in it, or links, is refused."""
+        self.refuse_links()
         marker = self.root / "oci-layout"
         if marker.exists():
             self._check_version()
@@ -54,6 +56,21 @@ class Store(BlobFolder):
             if not (self.root / "index.json").exists():
                 write_file(self.root / "index.json", jsontext.compact(_EMPTY_INDEX))
             write_file(marker, jsontext.compact(_VERSION))
+
+    def refuse_links(self) -> None:
+        """A `LayoutError` for a folder of ours that is a link: what we write and remove there would be elsewhere."""
+        for blobs in (self.root / "blobs", self.root / _STAGING / "blobs"):
+            with storage_errors(blobs, "read"):
+                link = next(
+                    (path for path in (blobs.parent, blobs, *blobs.glob("*")) if _is_link(path, self.root)), None
+                )
+            if link is not None:
+                raise LayoutError(
+                    str(link),
+                    "is a symbolic link, and what is written there would be outside of the store",
+                    expected="a folder",
+                    hint="remove the link; the whole store can be elsewhere with --store",
+                )
 
     def tags(self) -> dict[str, Descriptor]:
         """All names in the layout."""
@@ -161,13 +178,13 @@ class Store(BlobFolder):
     def _json(self, name: str) -> Any:
         path = self.root / name
         try:
-            with path.open("rb") as file:
-                raw = file.read(DEFAULT_LIMITS.manifest_bytes + 1)
+            with open_regular(path) as file:
+                raw = b"".join(bounded(file, DEFAULT_LIMITS.manifest_bytes))
             return jsontext.loads(raw, subject=str(path), max_bytes=DEFAULT_LIMITS.manifest_bytes)
         except DocumentError as error:
             raise LayoutError(str(path), error.problem) from error
         except OSError as error:
-            raise LayoutError(str(path), f"cannot be read: {error.strerror}") from error
+            raise unreadable(str(path), error) from error
 
 
 class StagedStore(Store):
@@ -180,7 +197,7 @@ class StagedStore(Store):
     def __init__(self, root: Path, *, ledger: Ledger, waiting: Callable[[], object] = lambda: None) -> None:
         super().__init__(root, ledger=ledger)
         self._waiting = waiting
-        self._staging = BlobFolder(root / ".imgbuild-staging", place="store", ledger=ledger)
+        self._staging = BlobFolder(root / _STAGING, place="store", ledger=ledger)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -220,6 +237,11 @@ class StagedStore(Store):
 
     def _staged(self) -> list[Path]:
         return sorted(self._staging.root.glob("blobs/*/[0-9a-f]*"))
+
+
+def _is_link(path: Path, root: Path) -> bool:
+    """Whether a path is a link; the store itself may be one."""
+    return path != root and path.is_symlink()
 
 
 def _name(entry: dict[str, Any]) -> str | None:

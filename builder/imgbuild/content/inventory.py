@@ -2,7 +2,8 @@
 
 One read gives the digest of the compressed bytes, the DiffID, all tar entries, the sha256 of every file, ELF facts,
 and the bytes of small files that later steps read (package records, linker configuration). The document is JSON Lines:
-a header, then one entry a line in the order of the archive; the same DiffID gives the same bytes.
+a header, then one entry a line in the order of the archive; the same DiffID gives the same bytes. An inventory of other
+symbol families than `SYMBOL_FAMILIES` is not read: it would not say what is looked for.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
             raise DocumentError(
                 subject, (f"has schema {header.schema!r} and {len(entries)} of {header.entries} entries",)
             )
+        if header.families != SYMBOL_FAMILIES:
+            raise DocumentError(subject, (f"has the symbols of {header.families}, not of {SYMBOL_FAMILIES}",))
         return cls(
             diff_id=Digest.parse(header.diff_id),
             uncompressed_size=header.uncompressed_size,
@@ -149,10 +152,11 @@ class LayerScan(msgspec.Struct, frozen=True, kw_only=True):
 class _Counted:
     """Hashes and counts what is read through it."""
 
-    def __init__(self, stream: Readable, advance: Callable[[int], object]) -> None:
+    def __init__(self, stream: Readable, algorithm: str, advance: Callable[[int], object]) -> None:
         self._stream = stream
         self._advance = advance
-        self.hasher = hashlib.sha256()
+        self._algorithm = algorithm
+        self.hasher = hashlib.new(algorithm)
         self.count = 0
 
     def read(self, size: int, /) -> bytes:
@@ -163,7 +167,7 @@ class _Counted:
         return data
 
     def digest(self) -> Digest:
-        return Digest("sha256", self.hasher.hexdigest())
+        return Digest(self._algorithm, self.hasher.hexdigest())
 
 
 def scan_layer(
@@ -173,6 +177,7 @@ def scan_layer(
     spool: Callable[[], BinaryIO],
     capture: Callable[[Digest, bytes], object],
     advance: Callable[[int], object] = int,
+    algorithms: tuple[str, str] = ("sha256", "sha256"),
     limits: Limits = DEFAULT_LIMITS,
 ) -> LayerScan:
     """Read a layer once.
@@ -183,14 +188,15 @@ def scan_layer(
         spool: gives an empty seekable file for the bytes of one ELF file; closed afterwards.
         capture: is handed digest and bytes of each small file that later steps read.
         advance: is told the number of compressed bytes of each read.
+        algorithms: of the digest of the compressed bytes and of the DiffID; sha512 where an image has it (case C15).
         limits: bounds; `captured_file_bytes` for `capture`.
 
     Raises:
         ArchiveError: the stream is not a layer that we accept. Whether digest and DiffID are the expected ones is not
             checked here.
     """
-    outer = _Counted(stream, advance)
-    inner = _Counted(decompress(outer, subject=subject, limits=limits), int)
+    outer = _Counted(stream, algorithms[0], advance)
+    inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int)
     reader = TarReader(inner, subject=subject, limits=limits)
     scanner = _Scanner(reader, spool, capture, limits, subject)
     entries = tuple(scanner.entry(entry) for entry in reader)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from imgbuild.adapters.durable import spool
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.compression import decompress
-from imgbuild.content.inventory import Inventory, scan_layer
+from imgbuild.content.inventory import Inventory, LayerScan, scan_layer
 from imgbuild.content.tarstream import EntryType, TarReader
 from imgbuild.content.tree import Node, Tree
 from imgbuild.digest import Digest
@@ -154,26 +154,38 @@ def take_inventories(
         diff_ids: as many DiffIDs (`read_config`).
         expected: the inventories' digests, where they are known.
 
+    Every pair of a layer and its DiffID is read once: a layer that claims another one's DiffID is found out.
+
     Raises:
+        FactMismatchError: `expected` is of another number of layers.
         IntegrityError: a layer is damaged, or is not what its descriptor, DiffID or `expected` say.
         AvailabilityError: a layer is not in the store, or the cache cannot be written.
     """
-    results: dict[Digest, Taken] = {}
-    missing: dict[Digest, Descriptor] = {}
-    for index, (layer, diff_id) in enumerate(zip(layers, diff_ids, strict=True)):
-        cached = context.cache.inventory(diff_id, expected[index] if expected else None)
+    if expected is not None and len(expected) != len(layers):
+        raise FactMismatchError(
+            "lock",
+            "has facts of another number of base layers",
+            expected=f"{len(layers)} layers",
+            actual=len(expected),
+            where="facts.base_layers",
+            hint="`imgbuild lock IMAGE --complete` finds the facts anew; review the difference",
+        )
+    pairs = list(zip(layers, diff_ids, strict=True))
+    results: dict[tuple[Descriptor, Digest], Taken] = {}
+    missing: set[tuple[Descriptor, Digest]] = set()
+    for index, pair in enumerate(pairs):
+        cached = context.cache.inventory(*pair, expected[index] if expected else None)
         if cached is not None:
-            results[diff_id] = Taken(inventory=cached[0], digest=cached[1], cached=True)
+            results[pair] = Taken(inventory=cached[0], digest=cached[1], cached=True)
         else:
-            missing[diff_id] = layer
+            missing.add(pair)
     if missing:
-        order = sorted(missing.items(), key=lambda item: -item[1].size)
-        total = sum(layer.size for _, layer in order)
+        order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
+        total = sum(layer.size for layer, _ in order)
         workers = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
         with context.progress.task("reading layers", total) as task, ThreadPoolExecutor(workers) as pool:
-            scans = pool.map(lambda item: scan(context, item[1], item[0], task), order)
-            results.update(zip([diff_id for diff_id, _ in order], scans, strict=True))
-    rows = [results[diff_id] for diff_id in diff_ids]
+            results.update(zip(order, pool.map(lambda pair: scan(context, pair[0], pair[1], task), order), strict=True))
+    rows = [results[pair] for pair in pairs]
     for index, row in enumerate(rows):
         if expected is not None and row.digest != expected[index]:
             raise FactMismatchError(
@@ -189,14 +201,7 @@ def take_inventories(
 def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
     """Read one layer of the store whole, check digest, size and DiffID, and keep its inventory."""
     subject = f"layer {layer.digest}"
-    with open_layer(context, layer) as stream:
-        found = scan_layer(
-            stream,
-            subject=subject,
-            spool=lambda: spool(context.cache.folder("spool")),
-            capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
-            advance=task.advance,
-        )
+    found = read_layer(context, layer, diff_id, task)
     if (found.digest, found.size) != (layer.digest, layer.size):
         context.store.quarantine(layer.digest)
         raise DigestMismatchError(
@@ -210,17 +215,48 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Ta
         raise DigestMismatchError(
             subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id
         )
-    digest = context.cache.keep_inventory(found.inventory)
+    digest = context.cache.keep_inventory(layer, found.inventory)
     return Taken(inventory=found.inventory, digest=digest, cached=False)
+
+
+def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan:
+    """Read one layer of the store whole. Digests are taken by the algorithms of those given, and not compared."""
+    with open_layer(context, layer) as stream:
+        return scan_layer(
+            stream,
+            subject=f"layer {layer.digest}",
+            spool=lambda: spool(context.cache.folder("spool")),
+            capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
+            advance=task.advance,
+            algorithms=(layer.digest.algorithm, diff_id.algorithm),
+        )
+
+
+class _Bounded:
+    """A layer's stream that ends one byte after the layer should, for a file that somebody writes to meanwhile."""
+
+    def __init__(self, stream: Readable, size: int) -> None:
+        self._stream = stream
+        self._left = size + 1
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(min(size, self._left))
+        self._left -= len(data)
+        return data
 
 
 @contextlib.contextmanager
 def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
-    """A layer's bytes as stored, unchecked. Where they break their format, the digest is looked at first."""
+    """A layer's bytes as stored, unchecked but for their number.
+
+    Where there are more or fewer, or they break their format, the digest is looked at first.
+    """
     subject = f"layer {layer.digest}"
     with context.store.open(layer.digest, subject=subject) as stream:
+        if not context.store.has(layer.digest, layer.size):
+            context.store.verify(layer.digest, layer.size, subject=subject)
         try:
-            yield stream
+            yield _Bounded(stream, layer.size)
         except ArchiveError:
             # Damage is the likelier cause than a layer that was made so, and says more.
             context.store.verify(layer.digest, layer.size, subject=subject)

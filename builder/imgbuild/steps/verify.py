@@ -24,16 +24,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.adapters.durable import spool
 from imgbuild.content.changeset import LayerResult
-from imgbuild.content.inventory import LayerScan, scan_layer
+from imgbuild.content.inventory import LayerScan
 from imgbuild.digest import Digest
 from imgbuild.errors import UNREADABLE, AvailabilityError, ImgbuildError, IntegrityError
 from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
-from imgbuild.steps.base import Base, check_platform, open_base, open_layer, read_config
+from imgbuild.steps.base import Base, check_platform, open_base, read_config, read_layer
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.verify_environment import environment
@@ -167,7 +166,7 @@ def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> lis
     """Read the layers added; those that cannot be read are missing in the answer, and have a finding that says why."""
     total = sum(layer.size for layer, _ in found.added)
     with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        scans = list(pool.map(lambda row: _scan(context, row[0], task), found.added))
+        scans = list(pool.map(lambda row: _scan(context, row[0], row[1], task), found.added))
     for (layer, diff_id), scan in zip(found.added, scans, strict=True):
         subject = f"layer {layer.digest}"
         if isinstance(scan, ImgbuildError):
@@ -181,16 +180,9 @@ def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> lis
     return [scan for scan in scans if isinstance(scan, LayerScan)]
 
 
-def _scan(context: Context, layer: Descriptor, task: Task) -> LayerScan | ImgbuildError:
+def _scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan | ImgbuildError:
     try:
-        with open_layer(context, layer) as stream:
-            return scan_layer(
-                stream,
-                subject=f"layer {layer.digest}",
-                spool=lambda: spool(context.cache.folder("spool")),
-                capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
-                advance=task.advance,
-            )
+        return read_layer(context, layer, diff_id, task)
     except UNREADABLE as error:
         return error
 

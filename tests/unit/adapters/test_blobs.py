@@ -134,6 +134,41 @@ def test_what_cannot_be_read_is_one_typed_error(folder: BlobFolder) -> None:
         read(folder)
 
 
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def link_to_the_blob_itself(path: Path) -> None:
+    path.with_name("elsewhere").write_bytes(DATA)
+    path.symlink_to("elsewhere")
+
+
+@pytest.mark.parametrize("make", [fifo, zeros, link_to_the_blob_itself])
+def test_what_is_no_file_is_refused_without_waiting_and_is_not_here(
+    folder: BlobFolder, make: Callable[[Path], None]
+) -> None:
+    folder.path(DIGEST).parent.mkdir(parents=True)
+    make(folder.path(DIGEST))
+    assert not folder.has(DIGEST)
+    for use in (read, verify):
+        with pytest.raises(LayoutError, match=r"cannot be read: it is (no regular file|a symbolic link)"):
+            use(folder)
+    folder.put([DATA])
+    assert read(folder) == DATA
+
+
+def test_C15_bytes_are_put_under_the_digest_that_is_expected_of_them(folder: BlobFolder) -> None:
+    digest = Digest("sha512", hashlib.sha512(DATA).hexdigest())
+    assert folder.put([DATA], expected=digest) == (digest, len(DATA))
+    assert folder.read(digest, subject="blob", max_bytes=100) == DATA
+    with pytest.raises(DigestMismatchError):
+        folder.put([DATA + b"!"], expected=digest)
+
+
 def test_C15_a_sha512_blob_is_found_and_checked_by_its_own_algorithm(folder: BlobFolder) -> None:
     digest = Digest("sha512", hashlib.sha512(DATA).hexdigest())
     path = folder.path(digest)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from imgbuild.adapters.store import StagedStore, Store
 from imgbuild.digest import Digest
-from imgbuild.errors import DigestMismatchError, IntegrityError, LayoutError, MissingError
+from imgbuild.errors import DigestMismatchError, IntegrityError, LayoutError, MissingError, StorageError
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor, Family
 
@@ -111,6 +113,19 @@ def test_a_layout_of_another_version_is_neither_read_nor_written(store: Store, v
 def test_an_index_that_is_none_is_one_typed_error(store: Store, content: bytes) -> None:
     (store.root / "index.json").write_bytes(content)
     with pytest.raises(LayoutError, match=r"index\.json"):
+        store.tags()
+
+
+@pytest.mark.parametrize("name", ["index.json", "oci-layout"])
+@pytest.mark.parametrize("target", [None, "/dev/zero", "elsewhere"])
+def test_a_document_that_is_no_file_is_refused_without_waiting(store: Store, name: str, target: str | None) -> None:
+    path = store.root / name
+    path.rename(store.root / "elsewhere")
+    if target is None:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(LayoutError, match=r"cannot be read: it is (no regular file|a symbolic link)"):
         store.tags()
 
 
@@ -247,3 +262,45 @@ def test_a_damaged_staged_blob_is_taken_away_and_the_published_one_of_that_name_
         with pytest.raises(IntegrityError):
             staged.verify(digest, size, subject="blob")
         staged.verify(digest, size, subject="blob")
+
+
+@pytest.mark.parametrize(
+    "name", ["blobs", "blobs/sha256", ".imgbuild-staging", ".imgbuild-staging/blobs", ".imgbuild-staging/blobs/x"]
+)
+def test_a_folder_of_the_store_that_is_a_link_is_refused_and_nothing_is_touched_behind_it(
+    staged: StagedStore, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for below in ("abc", "blobs/sha256/abc", "sha256/abc", "blobs/sha256/.pending-abc"):
+        (elsewhere / below).parent.mkdir(parents=True, exist_ok=True)
+        (elsewhere / below).write_bytes(b"years of work")
+    before = sorted(elsewhere.rglob("*"))
+    path = staged.root / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(elsewhere)
+    with pytest.raises(LayoutError, match="is a symbolic link") as caught, staged.session():
+        staged.put([b"new"])
+    assert str(path) in str(caught.value.subject)
+    assert sorted(elsewhere.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", [".imgbuild-lock", ".imgbuild-build-lock"])
+def test_a_lock_file_that_is_a_link_makes_nothing_elsewhere(staged: StagedStore, tmp_path: Path, name: str) -> None:
+    staged.create()
+    (staged.root / name).unlink(missing_ok=True)
+    (staged.root / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(StorageError) as caught, staged.session():
+        staged.tag("x", IMAGE)
+    assert "symbolic link" in str(caught.value.hint)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_store_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "store").symlink_to("real")
+    linked = StagedStore(tmp_path / "store", ledger=Ledger())
+    with linked.session():
+        digest, _ = linked.put([b"new"])
+        linked.publish()
+    assert (tmp_path / "real" / "blobs" / "sha256" / digest.encoded).is_file()

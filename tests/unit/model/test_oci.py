@@ -140,7 +140,7 @@ def test_embedded_data_that_is_not_the_blob_is_refused(field: str, data: Any) ->
     media_type = Family.OCI.config if field == "config" else Family.OCI.layer_gzip
     found = descriptor(media_type, digest=str(Digest.of(b"x")), size=1, data=data)
     with pytest.raises(LayoutError, match="embeds data that is not the blob"):
-        parse(manifest(**{field: found if field == "config" else [found]}))
+        parse({**manifest(), field: found if field == "config" else [found]})
 
 
 def test_embedded_data_is_checked_by_the_algorithm_of_its_digest_and_null_is_none() -> None:
@@ -153,7 +153,7 @@ def test_embedded_data_is_checked_by_the_algorithm_of_its_digest_and_null_is_non
 def test_CVE_2020_15157_a_descriptor_that_sends_engines_elsewhere_is_refused(field: str) -> None:
     found = descriptor(Family.OCI.config if field == "config" else Family.OCI.layer_gzip, urls=["http://[::1]/x"])
     with pytest.raises(LayoutError, match="names other places"):
-        parse(manifest(**{field: found if field == "config" else [found]}))
+        parse({**manifest(), field: found if field == "config" else [found]})
 
 
 def with_key(value: dict[str, Any], path: str, key: str) -> dict[str, Any]:
