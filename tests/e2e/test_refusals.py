@@ -1004,7 +1004,7 @@ def add_compile_step(tiny: Tiny, compiler: Cache) -> None:
         compiler.folder(name).mkdir(exist_ok=True)
         (tiny.cache_path / name).symlink_to(compiler.folder(name))
     pin = pins.zig()
-    cached(tiny, pin.digest).symlink_to(compiler.path(pin.digest))
+    shutil.copyfile(compiler.path(pin.digest), cached(tiny, pin.digest))
     host = {"platforms": ["any"], "filename": pin.filename, "digest": str(pin.digest)}
     toolchain = {"kind": "toolchain", "name": "zig", "distribution": pin.name, "version": pin.version}
     value = locked(tiny)
