@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from imgbuild.adapters.store import StagedStore
-from imgbuild.config import CHUNK_BYTES
 from imgbuild.model.identity import Finding, Verdict
 from imgbuild.steps.build import build
 from imgbuild.steps.verify import verify
 from imgbuild.steps.verify_environment import REFUSED
+from imgbuild.steps.view import View
 
 from tests.support.elf_builder import MACHINES, shared_object
 from tests.support.refusals import forge, locked, relock, swap_library
 from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, files, library
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
     from imgbuild.content.changeset import Change
+    from imgbuild.content.tree import Node
 
 SYSTEM = "usr/lib/aarch64-linux-gnu"
 COPY = f"{SYSTEM}/libnccl.so.2.28.3"
@@ -285,11 +288,16 @@ def test_a_library_without_the_string_differs(tiny: Tiny) -> None:
     assert swapped(tiny, library("2.30.6")) == {"strings: differs"}
 
 
-def test_a_string_across_two_pieces_is_found(tiny: Tiny) -> None:
-    data = library("2.30.6")
-    for offset in range(4):
-        whole = data.ljust(CHUNK_BYTES - 9 + 4 * offset, b"\0") + b"NCCL version 2.30.7"
-        assert swapped(tiny, whole) == set()
+def test_a_string_across_pieces_is_found(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = View.contents
+
+    def chopped(view: View, node: Node) -> Generator[Iterator[bytes], None, None]:
+        for pieces in contents(view, node):
+            data = b"".join(pieces)
+            yield (data[at : at + 7] for at in range(0, len(data), 7))
+
+    monkeypatch.setattr(View, "contents", chopped)
+    assert failed(built(tiny)) == set()
 
 
 def test_a_library_that_is_not_the_locked_source_differs(tiny: Tiny) -> None:
