@@ -19,6 +19,7 @@ from imgbuild.model.lockfile import (
     LockedGit,
     LockedLayer,
     LockedMember,
+    LockedSource,
     LockedToolchain,
     LockedWheel,
     Pins,
@@ -70,25 +71,63 @@ BASES = builds(
     manifest_size=SIZES,
     config=DIGESTS,
 )
+HOSTS = builds(HostWheel, platforms=lists(TEXTS), filename=TEXTS, digest=DIGESTS)
 SOURCES = st.one_of(
     builds(LockedGit, name=NAMES, repository=TEXTS, ref=TEXTS, commit=COMMITS, tree=COMMITS, content=DIGESTS),
-    builds(LockedWheel, name=NAMES, distribution=TEXTS, version=TEXTS, filename=TEXTS, digest=DIGESTS, size=SIZES),
-    builds(LockedMember, name=NAMES, wheel=NAMES, wheel_digest=DIGESTS, member=TEXTS, digest=DIGESTS, size=SIZES),
+    builds(
+        LockedWheel,
+        name=NAMES,
+        distribution=TEXTS,
+        version=TEXTS,
+        platforms=lists(TEXTS),
+        python=TEXTS,
+        filename=TEXTS,
+        digest=DIGESTS,
+        size=SIZES,
+    ),
     builds(
         LockedToolchain,
         name=NAMES,
         distribution=TEXTS,
         version=TEXTS,
-        hosts=st.dictionaries(NAMES, builds(HostWheel, filename=TEXTS, digest=DIGESTS), max_size=3),
+        hosts=st.dictionaries(
+            NAMES, builds(HostWheel, platforms=lists(TEXTS), filename=TEXTS, digest=DIGESTS), max_size=3
+        ),
     ),
 )
+
+
+@st.composite
+def sources(draw: st.DrawFn) -> list[LockedSource]:
+    """Sources of all kinds; a member is of a wheel that is among them."""
+    found: list[LockedSource] = draw(st.lists(SOURCES, max_size=4, unique_by=lambda source: source.name))
+    for wheel in [source for source in found if isinstance(source, LockedWheel)]:
+        name = f"{wheel.name}-m"
+        if draw(st.booleans()) and name not in {source.name for source in found}:
+            member = builds(
+                LockedMember,
+                name=name,
+                wheel=wheel.name,
+                wheel_digest=wheel.digest,
+                member=TEXTS,
+                digest=DIGESTS,
+                size=SIZES,
+            )
+            found.append(draw(member))
+    return found
+
+
 PINS = builds(
     Pins,
     format=FORMAT,
     epoch=st.integers(0, 8589934591),
     base=BASES,
-    sources=st.lists(SOURCES, max_size=4, unique_by=lambda source: source.name),
-    files=lists(builds(FileStates, step=TEXTS, path=PATHS, states=lists(STATES, min_size=2))),
+    sources=sources(),
+    files=st.lists(
+        builds(FileStates, step=TEXTS, path=PATHS, states=lists(STATES, min_size=2)),
+        max_size=3,
+        unique_by=lambda row: (row.step, row.path),
+    ),
 )
 FACTS = builds(
     Facts,

@@ -182,5 +182,6 @@ def _compiled(work: Work, step: Compile, job: toolchain.CompileJob, expected: st
 def compile_key(job: toolchain.CompileJob, pin: LockedToolchain) -> Digest:
     """The digest of all that the output depends on: the tool for every kind of host, the options and the sources."""
     sources = {name: str(Digest.of(text)) for name, text in (*job.sources, *job.link_inputs)}
-    options = [job.language, job.glibc, job.target_arch, job.kind, job.soname, list(job.compile), list(job.flags)]
+    linked = [name for name, _ in job.link_inputs]
+    options = [job.language, job.glibc, job.target_arch, job.kind, job.soname, [*job.compile], [*job.flags], linked]
     return Digest.of(jsontext.dumps({"tool": builtins(pin), "options": options, "sources": sources}))

@@ -9,7 +9,7 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import ABSENT
 from imgbuild.model.paths import image_path, parent, parents, show
-from imgbuild.model.receipt import RECEIPT_PATH, lock_path, parse_receipt
+from imgbuild.model.receipt import RECEIPT_PATH, SCHEMA, Receipt, lock_path, parse_receipt
 from imgbuild.steps.receipt import receipt_entry
 
 if TYPE_CHECKING:
@@ -42,14 +42,17 @@ def documents(view: View, lock: Lock) -> list[Finding]:
     stated = {entry.path: entry for entry in found.entries}
     actual = _changes(view)
     wrong = sorted(name for name in stated.keys() | actual.keys() if stated.get(name) != actual.get(name))
+    whole = Receipt(schema=SCHEMA, image=lock.image, base=lock.pins.base.manifest, entries=list(actual.values()))
+    same = raw == whole.dump()
+    other = f"{len(wrong)} differ: {_some(wrong)}" if wrong else "names another image or base, or a path twice"
     return [
         first,
         judge(
             "receipt",
             f"{len(actual)} changed paths",
-            not wrong,
-            expected="the receipt names each of them as it is, and no other",
-            actual="it does" if not wrong else f"{len(wrong)} differ: {_some(wrong)}",
+            same,
+            expected="the receipt names each of them once and as it is, no other, and this image and base",
+            actual="it does" if same else other,
         ),
     ]
 
@@ -62,9 +65,9 @@ def files(view: View, lock: Lock) -> list[Finding]:
 
 def packages(view: View) -> list[Finding]:
     """Step 7: RECORD rows against bytes, with the base as baseline, and doubled distributions."""
-    base = set(_mismatches(view.base_tree, view.installed))
+    base = set(_mismatches(view.base_tree, view.installed_before))
     now = list(_mismatches(view.tree, view.installed))
-    fresh = [row for row in now if row not in base]
+    fresh = [text for text, *facts in now if (text, *facts) not in base]
     doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in view.installed)
     twice = sorted(f"{name} in {show(site)}" for (name, site), count in doubled.items() if count > 1)
     rows = [row for distribution in view.installed for row in distribution.rows]
@@ -127,7 +130,7 @@ def _changes(view: View) -> dict[str, ReceiptEntry]:
                 path = (folder + b"/" if folder else b"") + name[len(b".wh.") :]
             paths.add(path)
     changes: dict[str, ReceiptEntry] = {}
-    for path in paths - {RECEIPT_PATH}:
+    for path in sorted(paths - {RECEIPT_PATH}):
         old, new = view.base_tree.get(path), view.tree.get(path)
         if new is not None and old is not None and new.is_directory and _same_directory(old, new):
             continue
@@ -151,16 +154,20 @@ def _state(tree: Tree, path: str) -> str:
     return f"link:{show(node.link)[1:]}" if node.type == "symlink" else f"sha256:{node.sha256}"
 
 
-def _mismatches(tree: Tree, installed: tuple[Distribution, ...]) -> list[str]:
-    found = []
+_Mismatch = tuple[str, str | None, int | None, str | None, int | None]
+
+
+def _mismatches(tree: Tree, installed: tuple[Distribution, ...]) -> list[_Mismatch]:
+    """Rows that are not what is there: a name for people, then what the row claims and what is there."""
+    found: list[_Mismatch] = []
     for distribution in installed:
         for row in distribution.rows:
             if row.sha256 is None:
                 continue
             node = tree.get(row.path)
-            actual = None if node is None else node.sha256
-            if actual != row.sha256 or (node is not None and row.size not in {None, node.size}):
-                found.append(f"{show(row.path)} ({distribution.name})")
+            actual, size = (None, None) if node is None else (node.sha256, node.size)
+            if actual != row.sha256 or (node is not None and row.size not in {None, size}):
+                found.append((f"{show(row.path)} ({distribution.name})", row.sha256, row.size, actual, size))
     return found
 
 
