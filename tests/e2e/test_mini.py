@@ -118,6 +118,13 @@ def built(tmp_path_factory: pytest.TempPathFactory, standin: Path) -> tuple[Path
     return project, build(project, default_folder(), prefix=[], python=sys.executable, umask=0o022)
 
 
+def test_readme_shows_how_many_checks_there_are(built: tuple[Path, dict[str, Any]]) -> None:
+    findings = built[1]["findings"]
+    assert {row["verdict"] for row in findings} == {"match"}
+    line = f"identities   {len(findings)} match, 0 differs, 0 not-checked"
+    assert line in (REPOSITORY / "README.md").read_text().splitlines()
+
+
 def manifests(store: Path) -> dict[str, dict[str, Any]]:
     index = json.loads((store / "index.json").read_text())
     found = {}
