@@ -87,7 +87,15 @@ def test_a_signal_to_end_leaves_no_program_and_no_folder_behind(tiny: Tiny, numb
         env = {key: value for key, value in os.environ.items() if not key.startswith("PIP_")}
         env |= {"PIP_INDEX_URL": address, "PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "*", "no_proxy": "*"}
         words = command(tiny, "lock", "tiny", "--update", "helper")
-        process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Under nohup the tests ignore a signal, and what they start would inherit that.
+        process = subprocess.Popen(
+            words,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # noqa: PLW1509 - one thread here
+        )
         connection, _ = server.accept()
         with connection:
             started = children(process.pid)
