@@ -18,7 +18,18 @@
     │  ├─ OfflineMissError              needed, not here, and --offline forbids fetching
     │  ├─ MissingError                  not in the store, repository or cache
     │  ├─ ToolError                     a program outside failed or is absent
-    │  └─ StorageError                  the disk is full or not writable
+    │  ├─ StorageError                  the disk is full or not writable
+    │  ├─ BudgetError                   more bytes than --max-bytes allows
+    │  └─ RegistryError                 a registry refused, and said no more than that
+    │     ├─ NetworkError               no connection, or it broke or stalled, after all tries
+    │     ├─ CredentialError            the credentials for a host are configured and cannot be had
+    │     ├─ UnauthorizedError          401: it wants other credentials than those that were shown
+    │     ├─ ForbiddenError             403: it knows who asks, and that one may not
+    │     ├─ ThrottledError             429, after all tries
+    │     ├─ ServerError                5xx, after all tries
+    │     ├─ ProtocolError              an answer that breaks the distribution specification
+    │     ├─ MissingBlobsError          it lacks blobs that a manifest names
+    │     └─ TagTakenError              a tag that may not move names another digest
     └─ InternalError          exit 70  a bug
 
 An exception means that the work could not be done. What a check was asked to look for and found is a
@@ -220,9 +231,89 @@ class StorageError(AvailabilityError):
     advice = "free some space or correct the permissions, and run it again"
 
 
+class BudgetError(AvailabilityError):
+    """The command would move more bytes than `--max-bytes` allows."""
+
+    code = "MAX_BYTES"
+    advice = "raise --max-bytes if so many bytes are meant; the byte ledger says where they went"
+
+
+class RegistryError(AvailabilityError):
+    """A registry refused a request for a reason that none of the other classes has."""
+
+    code = "REGISTRY"
+    advice = "see what the registry says above, and its log"
+
+
+class NetworkError(RegistryError):
+    """No connection, or one that broke or stalled, after all tries."""
+
+    code = "NETWORK"
+    advice = "see that the host can be reached from here, and run it again: what was done is kept"
+
+
+class CredentialError(RegistryError):
+    """Credentials are configured for a host and cannot be had. Nothing is tried without them (case C57)."""
+
+    code = "CREDENTIALS"
+    advice = "correct the client configuration (`docker login HOST` writes it), and run it again"
+
+
+class UnauthorizedError(RegistryError):
+    """401: the registry wants other credentials than those that were shown."""
+
+    code = "UNAUTHORIZED"
+    advice = "log in to that host (`docker login HOST`), and run it again"
+
+
+class ForbiddenError(RegistryError):
+    """403: the registry does not allow this to whoever asks."""
+
+    code = "FORBIDDEN"
+    advice = "ask whoever runs the registry for the right to do this"
+
+
+class ThrottledError(RegistryError):
+    """429: too many requests, after all tries."""
+
+    code = "THROTTLED"
+    advice = "wait, or log in if that raises the limit, and run it again: what was done is kept"
+
+
+class ServerError(RegistryError):
+    """5xx: the registry failed, after all tries."""
+
+    code = "REGISTRY_FAILED"
+    advice = "see the log of the registry, and run it again: what was done is kept"
+
+
+class ProtocolError(RegistryError):
+    """An answer that breaks the distribution specification or HTTP."""
+
+    code = "PROTOCOL"
+    advice = "report it to whoever runs the registry, with the text above"
+
+
+class MissingBlobsError(RegistryError):
+    """A registry lacks blobs that a manifest names: they were removed meanwhile (case C54), or never sent."""
+
+    code = "BLOBS_UNKNOWN"
+    advice = "run it again: what is missing is sent then"
+
+
+class TagTakenError(RegistryError):
+    """A tag that the registry does not let move names another digest (case C55)."""
+
+    code = "TAG_TAKEN"
+    advice = "choose another tag; the image is there under its digest"
+
+
 class InternalError(ImgbuildError):
     """A broken assumption of ours: a bug."""
 
 
-UNREADABLE = (IntegrityError, MissingError, OfflineMissError)
-"""What a verification turns into findings. A full or failing disk is none of these: then nothing was found out."""
+UNREADABLE = (IntegrityError, MissingError, OfflineMissError, RegistryError)
+"""What a verification turns into findings: damaged, not there, or not shown.
+
+A full or failing disk is none of these: then nothing was found out.
+"""

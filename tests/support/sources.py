@@ -48,8 +48,9 @@ HOMES = {
     "marshal": (),
     "shelve": (),
     "ctypes": (),
-    "socket": (),
-    "urllib.request": (),
+    "socket": ("adapters/registry/wire",),
+    "urllib3": ("adapters/registry/wire",),
+    "urllib.request": ("adapters/registry/wire",),
     "http": (),
 }
 """Where a package of others may be imported; an empty list is nowhere."""

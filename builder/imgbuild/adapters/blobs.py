@@ -44,8 +44,8 @@ class BlobFolder:
         return stat.S_ISREG(found.st_mode) and size in {None, found.st_size}
 
     @contextlib.contextmanager
-    def open(self, digest: Digest, *, subject: str) -> Iterator[Readable]:
-        """Open a blob for reading; a `MissingError` if it is not here. The bytes are not checked.
+    def open(self, digest: Digest, *, subject: str, offset: int = 0) -> Iterator[Readable]:
+        """Open a blob for reading from a byte on; a `MissingError` if it is not here. The bytes are not checked.
 
         What is no regular file, a link too, is a `LayoutError`: reading it might not end.
         """
@@ -56,6 +56,7 @@ class BlobFolder:
         except OSError as error:
             raise unreadable(subject, error, where=str(self.path(digest))) from error
         with file:
+            file.seek(offset)
             yield _Counting(file, self)
 
     def verify(self, digest: Digest, size: int, *, subject: str) -> None:

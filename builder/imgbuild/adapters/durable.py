@@ -68,10 +68,10 @@ class PendingFile:
             while view:
                 view = view[os.write(self._fd, view) :]
 
-    def commit(self, target: Path) -> None:
+    def commit(self, target: Path, *, mode: int = _MODE) -> None:
         """Make it durable under its final name, over what may be there."""
         with storage_errors(target):
-            os.fchmod(self._fd, _MODE)
+            os.fchmod(self._fd, mode)
             os.fsync(self._fd)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(self._path, target)
@@ -90,11 +90,11 @@ class PendingFile:
                 os.unlink(self._path)
 
 
-def write_file(target: Path, data: bytes) -> None:
+def write_file(target: Path, data: bytes, *, mode: int = _MODE) -> None:
     """Write a whole file atomically and durably."""
     with PendingFile(target.parent) as pending:
         pending.write(data)
-        pending.commit(target)
+        pending.commit(target, mode=mode)
 
 
 def spool(folder: Path) -> BinaryIO:

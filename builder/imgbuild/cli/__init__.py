@@ -29,7 +29,7 @@ _VERBS = {
 _SIGNALLED = 128
 """Exit codes of what a signal ended are this and its number, as shells report them; they cannot be taken for ours."""
 _SAFE = {
-    "build": "; nothing was tagged, the next run continues",
+    "build": "; what was not verified has no tag, the next run continues",
     "lock": "; no lock was written, the next run continues",
 }
 """What the verbs that write leave behind when they are interrupted."""

@@ -11,20 +11,23 @@ from imgbuild.cli.options import Settings, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
-    from imgbuild.cli.results import BuildBody, ReplacedBody
-    from imgbuild.steps.build import BuildOutcome
+    from imgbuild.cli.render import Output
+    from imgbuild.cli.results import BuildBody, PushedBody, ReplacedBody
+    from imgbuild.steps.build import BuildOutcome, Destination
     from imgbuild.steps.context import Context
 
 
 @click.command("build")
 @image_argument
-@click.option("--dry-run", is_flag=True, help="Build and verify, but publish and tag nothing.")
+@click.option("--dry-run", is_flag=True, help="Build and verify, but publish, push and tag nothing.")
+@click.option("--push", metavar="HOST/REPOSITORY", help="Push it there: by digest, read back, and then the tags.")
+@click.option("--tag", "tags", multiple=True, help="Tag to push, instead of those of the definition; may be repeated.")
 @shared
-def command(image: str, *, dry_run: bool, settings: Settings) -> int:
+def command(image: str, *, dry_run: bool, push: str | None, tags: tuple[str, ...], settings: Settings) -> int:
     """Build IMAGE from its lock, verify it, and tag it.
 
     Nothing gets a tag before every required identity matched. Exit code 1: it was built but did not pass; nothing of
-    it is kept.
+    it is kept. The base is not pulled: what --push needs of it is mounted from its repository, or streamed from there.
     """
     from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
     from imgbuild.steps.build import build  # noqa: PLC0415
@@ -35,16 +38,37 @@ def command(image: str, *, dry_run: bool, settings: Settings) -> int:
     lock = project.require_lock(image)
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
-    outcome = build(context, store, inputs, lock, dry_run=dry_run)
-    _show(settings, context, image, outcome)
+    destination = _destination(context, push, tags or tuple(inputs.definition.tags))
+    outcome = build(context, store, inputs, lock, dry_run=dry_run, destination=destination)
+    _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
 
 
-def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcome) -> None:
+def _destination(context: Context, push: str | None, tags: tuple[str, ...]) -> Destination | None:
+    from imgbuild.errors import UsageError  # noqa: PLC0415
+    from imgbuild.model.reference import Reference, check_tag  # noqa: PLC0415
+    from imgbuild.steps.build import Destination  # noqa: PLC0415
+
+    if push is None:
+        return None
+    reference = Reference.parse(push, where="--push")
+    if reference.tag is not None or reference.digest is not None:
+        raise UsageError("--push", "names a tag or a digest", actual=push[:300], hint="give tags with --tag")
+    from imgbuild.adapters.registry.repository import Repository  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    registry = context.registries.of(reference.host)
+    return Destination(
+        repository=Repository(registry, reference.repository), tags=tuple(check_tag(tag, where="--tag") for tag in tags)
+    )
+
+
+def _show(
+    settings: Settings, context: Context, image: str, outcome: BuildOutcome, destination: Destination | None
+) -> None:
     from imgbuild.cli.results import TOOL, BuildDocument  # noqa: PLC0415
 
     output = settings.output
-    body = _body(context, image, outcome)
+    body = _body(context, image, outcome, destination)
     output.document(BuildDocument(schema="imgbuild/build-result/v1", tool=TOOL, result=body))
     base = outcome.assembled.base
     size = sum(layer.size for layer in base.manifest.layers)
@@ -62,10 +86,17 @@ def _show(settings: Settings, context: Context, image: str, outcome: BuildOutcom
     output.line(f"base         {body.base}")
     output.line(f"config       {body.config}")
     output.line(f"manifest     {body.manifest}")
+    if body.pushed is not None:
+        _show_pushed(output, body.pushed)
     show_answer(output, outcome.report, _last(body), "NOT TAGGED")
 
 
-def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
+def _show_pushed(output: Output, pushed: PushedBody) -> None:
+    sent = f"{pushed.sent} blobs sent ({amount(pushed.sent_bytes)})"
+    output.line(f"pushed       {sent}, {pushed.mounted} mounted, {pushed.present} there already")
+
+
+def _body(context: Context, image: str, outcome: BuildOutcome, destination: Destination | None) -> BuildBody:
     from imgbuild.cli.results import BuildBody, LayerBody, finding_bodies, moved_bodies  # noqa: PLC0415
 
     result = outcome.assembled.lock.result
@@ -78,6 +109,7 @@ def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
         base=outcome.assembled.base.manifest.digest,
         store=str(context.store.root),
         tags=list(outcome.tags),
+        pushed=_pushed(outcome, destination),
         layers=[
             LayerBody(name=layer.name, digest=layer.digest, diff_id=layer.diff_id, size=layer.size)
             for layer in result.layers
@@ -85,6 +117,22 @@ def _body(context: Context, image: str, outcome: BuildOutcome) -> BuildBody:
         replaced=_replaced(outcome),
         findings=finding_bodies(outcome.report),
         moved=moved_bodies(context.ledger),
+    )
+
+
+def _pushed(outcome: BuildOutcome, destination: Destination | None) -> PushedBody | None:
+    from imgbuild.cli.results import PushedBody  # noqa: PLC0415
+
+    done = outcome.pushed
+    if done is None or destination is None:
+        return None
+    return PushedBody(
+        repository=str(destination.repository),
+        tags=list(destination.tags) if outcome.report.ok else [],
+        present=done.present,
+        mounted=done.mounted,
+        sent=done.sent,
+        sent_bytes=done.sent_bytes,
     )
 
 
@@ -103,6 +151,9 @@ def _replaced(outcome: BuildOutcome) -> list[ReplacedBody]:
 def _last(body: BuildBody) -> str:
     if not body.tags:
         return "dry run      verified; nothing was published"
+    if body.pushed is not None:
+        tag = f":{body.pushed.tags[0]}" if body.pushed.tags else ""
+        return f"result       {body.pushed.repository}{tag}@{body.manifest}"
     return f"result       oci:{_near(Path(body.store))}:{body.tags[0]}"
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from imgbuild.adapters.project import Project
+    from imgbuild.adapters.registry.session import Registries
     from imgbuild.digest import Digest
     from imgbuild.steps.context import Context
 
@@ -33,6 +34,8 @@ class Settings:
     offline: bool = False
     store: Path | None = None
     cache: Path | None = None
+    registries: Path | None = None
+    max_bytes: int | None = None
 
     def open_project(self) -> Project:
         """The repository."""
@@ -51,15 +54,29 @@ class Settings:
         from imgbuild.ledger import Ledger  # noqa: PLC0415
         from imgbuild.steps.context import Context  # noqa: PLC0415
 
-        ledger = Ledger()
+        ledger = Ledger(max_bytes=self.max_bytes)
         root = self.store_path(project)
         waiting = functools.partial(self.output.note, f"waiting for another imgbuild on {root}")
         store = StagedStore(root, ledger=ledger, waiting=waiting) if staged else Store(root, ledger=ledger)
         # What refuses leaves the store as it was: a damaged blob may be all that is left of a base.
         store.repair = False
         cache = Cache((self.cache or default_folder()).absolute(), ledger=ledger)
+        bars = Bars(self.output)
+
+        @functools.cache
+        def connect() -> Registries:
+            from imgbuild.adapters.registry.access import connect as open_registries  # noqa: PLC0415 - takes 60 ms
+
+            return open_registries(self.registries, ledger=ledger, offline=self.offline, note=bars.note)
+
         return Context(
-            root=project.root, store=store, cache=cache, ledger=ledger, offline=self.offline, progress=Bars(self.output)
+            root=project.root,
+            store=store,
+            cache=cache,
+            ledger=ledger,
+            offline=self.offline,
+            progress=bars,
+            connect=connect,
         )
 
 
@@ -81,10 +98,24 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
         show_envvar=True,
         help="Cache folder; default ~/.cache/imgbuild, or imgbuild in XDG_CACHE_HOME.",
     )
+    @click.option(
+        "--registries",
+        type=click.Path(path_type=Path, dir_okay=False),
+        envvar="IMGBUILD_REGISTRIES",
+        show_envvar=True,
+        help="How registries are reached (mirrors, plain http); default ~/.config/imgbuild/registries.toml.",
+    )
+    @click.option(
+        "--max-bytes",
+        type=click.IntRange(min=0),
+        metavar="BYTES",
+        help="Fail before more than this comes from or goes to other machines.",
+    )
     @reading
     @functools.wraps(function)
-    def wrapper(*, settings: Settings, offline: bool, store: Path | None, cache: Path | None, **others: Any) -> Any:
-        settings = dataclasses.replace(settings, offline=offline, store=store, cache=cache)
+    def wrapper(*, settings: Settings, **others: Any) -> Any:
+        names = ("offline", "store", "cache", "registries", "max_bytes")
+        settings = dataclasses.replace(settings, **{name: others.pop(name) for name in names})
         return function(settings=settings, **others)
 
     return wrapper

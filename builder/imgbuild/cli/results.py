@@ -75,8 +75,19 @@ class ReplacedBody(Document, frozen=True, kw_only=True):
     step: str
 
 
+class PushedBody(Document, frozen=True, kw_only=True):
+    """What became of the blobs in a registry; `tags` are those that name the image there now."""
+
+    repository: str
+    tags: list[str]
+    present: int
+    mounted: int
+    sent: int
+    sent_bytes: int
+
+
 class BuildBody(Document, frozen=True, kw_only=True):
-    """What was built. `tags` is empty where it did not pass, or was a dry run."""
+    """What was built. `tags` is empty where it did not pass, or was a dry run; `pushed` stands where it was pushed."""
 
     image: str
     ok: bool
@@ -85,6 +96,7 @@ class BuildBody(Document, frozen=True, kw_only=True):
     base: Digest
     store: str
     tags: list[str]
+    pushed: PushedBody | None = None
     layers: list[LayerBody]
     replaced: list[ReplacedBody]
     findings: list[FindingBody]

@@ -17,6 +17,7 @@ CHECKS = {
     "image": 1,
     "base.layers": 1,
     "base.blob": 1,
+    "base.present": 1,
     "layers.count": 1,
     "config": 2,
     "manifest": 2,
@@ -29,6 +30,8 @@ CHECKS = {
     "packages.record": 7,
     "packages.single": 7,
     "environment": 9,
+    "pushed.manifest": 10,
+    "pushed.blobs": 10,
 }
 """Every check but those of step 8, with the number of its step in docs/verification.md."""
 LIBRARY_CHECKS = (
@@ -49,8 +52,8 @@ LIBRARY_CHECKS = (
 )
 """The checks of step 8, each as `library.NAME.` and this, once for each library of the definition."""
 LIBRARY_STEP = 8
-_ONLY_NO = {"image", "path", "elf", "accept"}
-"""Checks that are in a report only where the answer is no."""
+_ONLY_NO = {"image", "path", "elf", "accept", "base.present"}
+"""Checks that are in a report only where the answer is no, or (`base.present`) where the base is not in the store."""
 
 
 class Verdict(enum.Enum):

@@ -67,6 +67,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
         AvailabilityError: base or source cannot be had, or the disk is full.
     """
     check_image(image)
+    context = context.based_on(lock.pins.base.reference)
     facts = lock.facts
     known = tuple(layer.inventory for layer in facts.base_layers) if facts is not None else None
     base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)

@@ -25,7 +25,6 @@ from imgbuild.errors import (
     FactMismatchError,
     LayoutError,
     MissingError,
-    OfflineMissError,
 )
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 
@@ -72,26 +71,18 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
     """Read the base that a lock pins.
 
     Args:
-        context: the surroundings.
+        context: the surroundings, `based_on` its reference.
         pin: the pinned digests.
         platform: `linux/arm64`; the config must agree (case C40).
         inventories: the locked inventory digests, by layer; None where they are not known yet.
 
     Raises:
-        OfflineMissError, MissingError: the base is not in the store.
+        OfflineMissError, MissingError: the base is neither in the store nor in its registry.
+        RegistryError: what its registry says.
         FactMismatchError: config digest, platform or an inventory differ from the lock.
     """
     descriptor = Descriptor(media_type=pin.media_type, digest=pin.manifest, size=pin.manifest_size)
-    if not context.store.has(pin.manifest):
-        kind = OfflineMissError if context.offline else MissingError
-        raise kind(
-            f"base {pin.reference}",
-            "is not in the store",
-            expected=pin.manifest,
-            where=str(context.store.root),
-            hint="for `mini`, run `make base`; for another base, copy it into the store as an OCI layout",
-        )
-    manifest = context.store.manifest(descriptor)
+    manifest = context.places.manifest(descriptor)
     if manifest.config.digest != pin.config:
         raise FactMismatchError(
             f"base {pin.reference}", "has another config", expected=pin.config, actual=manifest.config.digest
@@ -110,7 +101,7 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
 
 def read_config(context: Context, manifest: Manifest) -> ImageConfig:
     """The config of an image, which lists one DiffID for each layer of the manifest; a `LayoutError` if not."""
-    config = context.store.config(manifest.config)
+    config = context.places.config(manifest.config)
     if len(config.diff_ids) != len(manifest.layers):
         raise LayoutError(
             f"config {config.digest}",
@@ -159,7 +150,7 @@ def take_inventories(
     Raises:
         FactMismatchError: `expected` is of another number of layers.
         IntegrityError: a layer is damaged, or is not what its descriptor, DiffID or `expected` say.
-        AvailabilityError: a layer is not in the store, or the cache cannot be written.
+        AvailabilityError: a layer is nowhere, or the cache cannot be written.
     """
     if expected is not None and len(expected) != len(layers):
         raise FactMismatchError(
@@ -199,17 +190,18 @@ def take_inventories(
 
 
 def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
-    """Read one layer of the store whole, check digest, size and DiffID, and keep its inventory."""
+    """Read one layer whole, check digest, size and DiffID, and keep its inventory."""
     subject = f"layer {layer.digest}"
     found = read_layer(context, layer, diff_id, task)
     if (found.digest, found.size) != (layer.digest, layer.size):
-        context.store.quarantine(layer.digest)
+        if context.places.is_local(layer):
+            context.store.quarantine(layer.digest)
         raise DigestMismatchError(
             subject,
             "does not have its digest and size",
             expected=f"{layer.digest}, {layer.size} bytes",
             actual=f"{found.digest}, {found.size} bytes",
-            hint="the copy in the store is damaged; make or fetch it again",
+            hint="it is damaged where it comes from, or on the way; fetch it again, or have it repaired there",
         )
     if found.inventory.diff_id != diff_id:
         raise DigestMismatchError(
@@ -220,7 +212,7 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Ta
 
 
 def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan:
-    """Read one layer of the store whole. Digests are taken by the algorithms of those given, and not compared."""
+    """Read one layer whole. Digests are taken by the algorithms of those given, and not compared."""
     with open_layer(context, layer) as stream:
         return scan_layer(
             stream,
@@ -252,14 +244,16 @@ def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
     Where there are more or fewer, or they break their format, the digest is looked at first.
     """
     subject = f"layer {layer.digest}"
-    with context.store.open(layer.digest, subject=subject) as stream:
-        if not context.store.has(layer.digest, layer.size):
+    with context.places.open(layer, subject=subject) as stream:
+        local = context.store.has(layer.digest)
+        if local and not context.places.is_local(layer):
             context.store.verify(layer.digest, layer.size, subject=subject)
         try:
             yield _Bounded(stream, layer.size)
         except ArchiveError:
-            # Damage is the likelier cause than a layer that was made so, and says more.
-            context.store.verify(layer.digest, layer.size, subject=subject)
+            if local:
+                # Damage is the likelier cause than a layer that was made so, and says more.
+                context.store.verify(layer.digest, layer.size, subject=subject)
             raise
 
 

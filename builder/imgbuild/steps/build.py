@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from imgbuild.errors import FactMismatchError, MissingError
 from imgbuild.model.decode import builtins
+from imgbuild.model.identity import Report
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.lock import check_fresh
@@ -14,11 +15,12 @@ from imgbuild.steps.verify import verify
 
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput
+    from imgbuild.adapters.registry.repository import Repository
     from imgbuild.adapters.store import StagedStore
-    from imgbuild.model.identity import Report
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.assemble import Assembled
     from imgbuild.steps.context import Context
+    from imgbuild.steps.push import Pushed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,20 +30,43 @@ class BuildOutcome:
     assembled: Assembled
     report: Report
     tags: tuple[str, ...]
+    pushed: Pushed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """A repository, and the tags that shall name the image there."""
+
+    repository: Repository
+    tags: tuple[str, ...]
 
 
 def build(
-    context: Context, store: StagedStore, image: ImageInput, lock: Lock, *, dry_run: bool = False
+    context: Context,
+    store: StagedStore,
+    image: ImageInput,
+    lock: Lock,
+    *,
+    dry_run: bool = False,
+    destination: Destination | None = None,
 ) -> BuildOutcome:
     """Build and verify in the staging area; publish and tag only if every required identity matched.
 
-    `store` is the store of `context`. With `dry_run` nothing is published. If the process ends at any point before the
-    last rename, no tag has moved and what is left is removed by the next run.
+    Args:
+        context: the surroundings.
+        store: the store of `context`.
+        image: definition and layers.
+        lock: its lock.
+        dry_run: publish nothing.
+        destination: push there: by digest, read back, then the tags, and the tags of the store after those.
+
+    If the process ends at any point before the last rename, no tag has moved and what is left is removed by the next
+    run; what was pushed by then has no name.
 
     Raises:
         LockStaleError: the inputs changed after the lock was made.
         FactMismatchError: the result is not the one that the lock expects.
-        ImgbuildError: what assembling raises.
+        ImgbuildError: what assembling and pushing raise.
     """
     check_fresh(image, lock)
     with store.session():
@@ -50,10 +75,27 @@ def build(
         report = verify(context, image, assembled.lock, assembled.manifest)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=())
+        pushed = None
+        if destination is not None:
+            pushed, report = _push(context.based_on(lock.pins.base.reference), assembled, report, destination)
+            if not report.ok:
+                return BuildOutcome(assembled=assembled, report=report, tags=(), pushed=pushed)
         store.publish()
         for tag in image.definition.tags:
             store.tag(tag, assembled.manifest)
-        return BuildOutcome(assembled=assembled, report=report, tags=tuple(image.definition.tags))
+        return BuildOutcome(assembled=assembled, report=report, tags=tuple(image.definition.tags), pushed=pushed)
+
+
+def _push(context: Context, assembled: Assembled, report: Report, destination: Destination) -> tuple[Pushed, Report]:
+    """Push what was verified. The digests that were verified are the digests that are pushed and read back."""
+    from imgbuild.steps.push import move_tags, push  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    manifest = context.store.manifest(assembled.manifest)
+    pushed, findings = push(context, destination.repository, manifest, manifest.raw)
+    report = Report(findings=(*report.findings, *findings))
+    if report.ok:
+        move_tags(destination.repository, manifest, manifest.raw, destination.tags)
+    return pushed, report
 
 
 def check_result(lock: Lock, assembled: Assembled) -> None:

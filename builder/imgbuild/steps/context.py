@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imgbuild.errors import MissingError
 from imgbuild.progress import SILENT, Progress
+from imgbuild.steps.places import Places, locations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from imgbuild.adapters.cache import Cache
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.adapters.registry.session import Registries
     from imgbuild.adapters.store import Store
     from imgbuild.ledger import Ledger
 
@@ -26,3 +32,27 @@ class Context:
     ledger: Ledger
     offline: bool = False
     progress: Progress = SILENT
+    connect: Callable[[], Registries] | None = None
+    """Gives the registries of this command, always the same ones; None where a command has none to ask."""
+    base: Places | None = None
+
+    @property
+    def registries(self) -> Registries:
+        """The registries; a `MissingError` where a command has none to ask."""
+        if self.connect is None:
+            raise MissingError("registries", "cannot be asked here")
+        return self.connect()
+
+    @property
+    def places(self) -> Places:
+        """Where the bytes of the image come from."""
+        return self.base or Places(self.store, self.cache, offline=self.offline)
+
+    def based_on(self, reference: str) -> Context:
+        """The same surroundings, for an image on a base: its repositories are asked for what is not in the store."""
+
+        def find() -> tuple[Repository, ...]:
+            return () if self.connect is None else locations(self.registries, reference)
+
+        places = Places(self.store, self.cache, name=reference, repositories=find, offline=self.offline)
+        return dataclasses.replace(self, base=places)

@@ -61,7 +61,7 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
             f"has no lock to move a pin in: locks/{definition.name}.lock.json is not there",
             hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
         )
-    base = pin_base(context, definition.base, None if old is None else old.pins.base, update=BASE in update)
+    base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
     sources = pin_sources(context, definition.sources, [] if old is None else old.pins.sources, update=update)
     draft = Lock(
         schema=SCHEMA,

@@ -11,33 +11,38 @@ from typing import TYPE_CHECKING
 from imgbuild.adapters.fetch import resolve_wheel
 from imgbuild.adapters.gitsource import content_digest
 from imgbuild.content.wheel import member_digest
-from imgbuild.errors import InputError, UnpinnedError, UsageError
+from imgbuild.errors import InputError
 from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
-from imgbuild.model.lockfile import HostWheel, LockedBase, LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.model.lockfile import HostWheel, LockedGit, LockedMember, LockedToolchain, LockedWheel
 from imgbuild.model.reference import Reference
+from imgbuild.steps.basepin import resolve_base
 from imgbuild.steps.sources import fetch_wheel, locate, repository, wheel_pin
 
 if TYPE_CHECKING:
-    from imgbuild.model.image import Base, ImageDefinition, Source
-    from imgbuild.model.lockfile import Lock, LockedSource
+    from imgbuild.model.image import ImageDefinition, Source
+    from imgbuild.model.lockfile import Lock, LockedBase, LockedSource
     from imgbuild.steps.context import Context
 
 BASE = "base"
 """The name of the base among the pins."""
 
 
-def pin_base(context: Context, wanted: Base, old: LockedBase | None, *, update: bool) -> LockedBase:
+def pin_base(context: Context, definition: ImageDefinition, old: LockedBase | None, *, update: bool) -> LockedBase:
     """The base's pin: the old one if it was made for the same reference and tag, else what the tag means now.
 
     Raises:
         InputError: the definition demands another manifest or config than there is.
         UnpinnedError: neither a digest nor a tag says which image is meant.
-        MissingError: the base is not in the store.
+        MissingError: the base is neither in the store nor in its registry.
+        LayoutError: the reference leads to an index that has not exactly one manifest of the platform.
+        RegistryError: what the registry says.
     """
+    wanted = definition.base
     reference = Reference.parse(wanted.reference, where="base.reference")
     kept = old is not None and (old.reference, old.tag_for_humans) == (reference.name, wanted.tag)
-    if old is None or update or not kept or wanted.manifest not in {None, old.manifest}:
-        old = _resolve_base(context, wanted, reference, update=update)
+    demanded = {None} if old is None else {None, old.manifest, old.index}
+    if old is None or update or not kept or wanted.manifest not in demanded:
+        old = resolve_base(context.based_on(reference.name), definition, reference, update=update)
     if wanted.config is not None and wanted.config != old.config:
         raise InputError(
             f"base {reference}",
@@ -47,37 +52,6 @@ def pin_base(context: Context, wanted: Base, old: LockedBase | None, *, update: 
             hint="correct base.config in the definition, or leave it out",
         )
     return old
-
-
-def _resolve_base(context: Context, wanted: Base, reference: Reference, *, update: bool) -> LockedBase:
-    if wanted.manifest is not None:
-        if update:
-            raise UsageError(
-                "--update base",
-                "has nothing to move: the definition pins the manifest",
-                actual=str(wanted.manifest),
-                hint="change base.manifest in the definition",
-            )
-        descriptor = context.store.descriptor_of(wanted.manifest)
-    elif wanted.tag is not None:
-        descriptor = context.store.resolve(wanted.tag)
-    else:
-        raise UnpinnedError(
-            f"base {reference}",
-            "has nothing that says which image is meant",
-            expected="a manifest digest or a tag",
-            actual="neither",
-            hint="set base.tag or base.manifest",
-        )
-    manifest = context.store.manifest(descriptor)
-    return LockedBase(
-        reference=reference.name,
-        tag_for_humans=wanted.tag,
-        manifest=descriptor.digest,
-        media_type=descriptor.media_type,
-        manifest_size=descriptor.size,
-        config=manifest.config.digest,
-    )
 
 
 def pin_sources(

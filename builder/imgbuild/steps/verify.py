@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 _BASE_HINT = "copy the base into the store again (for `mini`, `make base`)"
+_REQUESTS = 8
+"""requests at a time."""
 _FIRST_STEPS = (1, 2, 3)
 _TREE_STEPS = (5, 6, 7, 8)
 """The steps that look at the merged tree; the last one does in part."""
@@ -78,6 +80,7 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
         LockStaleError, DocumentError: the lock was not made for this definition, so there is nothing to verify against.
     """
     check_fresh(image, lock)
+    context = context.based_on(lock.pins.base.reference)
     findings: list[Finding] = []
     known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
     base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
@@ -146,6 +149,15 @@ def _stated(image: ImageInput, lock: Lock, base: Base, found: _Image) -> list[Fi
 
 
 def _base_blobs(context: Context, base: Base) -> list[Finding]:
+    """The blobs of the base: those in the store are hashed; those elsewhere are asked after, and are not read."""
+    places = context.places
+    local = [layer for layer in base.manifest.layers if places.is_local(layer) or not places.repositories]
+    remote = [layer for layer in base.manifest.layers if layer not in local]
+    found = [*_base_hashed(context, local)] if local else []
+    return [*found, *_base_present(context, remote)] if remote else found
+
+
+def _base_hashed(context: Context, layers: list[Descriptor]) -> list[Finding]:
     def check(layer: Descriptor) -> Finding | None:
         subject = f"base layer {layer.digest}"
         try:
@@ -155,11 +167,41 @@ def _base_blobs(context: Context, base: Base) -> list[Finding]:
         return None
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        problems = [finding for finding in pool.map(check, base.manifest.layers) if finding is not None]
+        problems = [finding for finding in pool.map(check, layers) if finding is not None]
     if problems:
         return problems
-    text = f"{len(base.manifest.layers)} blobs with their digests"
+    text = f"{len(layers)} blobs with their digests"
     return [judge("base.blob", "base layers", ok=True, expected=text, actual=text)]
+
+
+def _base_present(context: Context, layers: list[Descriptor]) -> list[Finding]:
+    """Whether somebody has the blobs that are not here. That says nothing of their bytes, and the report says so."""
+
+    def check(layer: Descriptor) -> Finding | str:
+        subject = f"base layer {layer.digest}"
+        try:
+            where = context.places.where(layer)
+        except UNREADABLE as error:
+            return _failed("base.present", error)
+        if where is None:
+            return judge("base.present", subject, ok=False, expected=f"{layer.size} bytes", actual="nobody has it")
+        return where
+
+    with ThreadPoolExecutor(_REQUESTS) as pool:
+        answers = list(pool.map(check, layers))
+    problems = [answer for answer in answers if isinstance(answer, Finding)]
+    unread = not_checked(
+        "base.blob",
+        f"{len(layers)} base layers",
+        "they are not in the store; `imgbuild verify REFERENCE --deep` reads every byte of a pushed image",
+        required=False,
+    )
+    if problems:
+        return [*problems, unread]
+    text = f"{len(layers)} blobs of their sizes"
+    places = ", ".join(sorted({str(answer) for answer in answers}))
+    present = judge("base.present", "base layers", ok=True, expected=text, actual=text, reason=f"said by {places}")
+    return [present, unread]
 
 
 def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> list[LayerScan]:

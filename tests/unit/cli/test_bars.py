@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 PACKAGE = Path(imgbuild.__file__).parent
-VERBS = {"fetching", "unpacking", "reading", "compiling", "writing", "verifying"}
+VERBS = {"fetching", "unpacking", "reading", "compiling", "pushing", "writing", "verifying"}
 
 
 class Terminal(io.StringIO):

@@ -101,7 +101,7 @@ def test_an_interruption_exits_with_130_as_README_says(
 
     monkeypatch.setattr(cli.group, "main", interrupted)
     said = {
-        "build": "interrupted; nothing was tagged, the next run continues",
+        "build": "interrupted; what was not verified has no tag, the next run continues",
         "lock": "interrupted; no lock was written, the next run continues",
         "plan": "interrupted",
         "verify": "interrupted",

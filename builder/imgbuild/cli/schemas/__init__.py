@@ -16,6 +16,7 @@ _DOCUMENTS = {
     "lock": ("imgbuild.model.lockfile", "Lock"),
     "lock-result": ("imgbuild.cli.results", "LockDocument"),
     "plan-result": ("imgbuild.cli.results", "PlanDocument"),
+    "registries": ("imgbuild.model.registries", "RegistriesDocument"),
     "receipt": ("imgbuild.model.receipt", "Receipt"),
     "verify-report": ("imgbuild.cli.results", "VerifyDocument"),
 }

@@ -1,0 +1,249 @@
+"""Blobs of a repository: whether one is there, its bytes as a stream that survives broken connections, and mounts."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Self
+
+from imgbuild.adapters.registry.repository import refuse_encoding
+from imgbuild.adapters.registry.session import Call
+from imgbuild.config import CHUNK_BYTES, MIB
+from imgbuild.digest import VerifiedReader, chunks
+from imgbuild.errors import (
+    DigestMismatchError,
+    ForbiddenError,
+    LayoutError,
+    MissingError,
+    NetworkError,
+    ProtocolError,
+    RegistryError,
+    UnauthorizedError,
+)
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.adapters.registry.wire import Answer
+    from imgbuild.model.oci import Descriptor
+
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
+_PROGRESS_BYTES = 4 * MIB
+"""bytes that have to come before one more break is forgiven: a connection that gives a byte at a time ends some day."""
+
+
+def blob_size(repository: Repository, blob: Descriptor) -> int | None:
+    """The size in bytes of a blob that a repository says it has; -1 if it has it and does not say; None if it has not.
+
+    Nothing of its content is looked at.
+    """
+    call = Call(
+        method="HEAD",
+        url=repository.path(f"blobs/{blob.digest}"),
+        subject=f"blob {blob.digest} of {repository}",
+        repository=repository.name,
+        scopes=(repository.scope(),),
+        accept={200, 404, 405},
+        follow=True,
+    )
+    with repository.registry.call(call) as answer:
+        answer.discard()
+        if answer.status == 404:  # noqa: PLR2004 - HTTP
+            return None
+        if answer.status == 200:  # noqa: PLR2004
+            return -1 if answer.length is None else answer.length
+    # It does not know HEAD: the head of a GET says the same, and its body is dropped.
+    try:
+        with BlobStream(repository, blob) as stream:
+            stream.read(1)
+    except MissingError:
+        return None
+    return blob.size
+
+
+def has_blob(repository: Repository, blob: Descriptor) -> bool:
+    """Whether a repository says it has a blob, with its size; a `DigestMismatchError` where the size is another one."""
+    found = blob_size(repository, blob)
+    if found is not None and found not in {-1, blob.size}:
+        raise DigestMismatchError(
+            f"blob {blob.digest} of {repository}",
+            "is there with another size",
+            expected=f"{blob.size} bytes",
+            actual=f"{found} bytes",
+            hint="the registry's copy is damaged, or the manifest states a wrong size; have it removed there",
+        )
+    return found is not None
+
+
+def mount(target: Repository, blob: Descriptor, source: str) -> str | None:
+    """Have a blob of another repository of the same registry linked into this one (distribution-spec, Mounting).
+
+    Returns:
+        None if it was mounted; else the Location of the upload session that the registry opened instead, or an empty
+        text where it refused: then the blob has to be sent, which is no failure (cases C44, C45).
+    """
+    query = f"uploads/?mount={blob.digest}&from={source}"
+    call = Call(
+        method="POST",
+        url=target.path(f"blobs/{query}"),
+        subject=f"mount of {blob.digest} from {source}",
+        repository=target.name,
+        # Both scopes: a token for the target alone may not read the source.
+        scopes=(target.scope("pull,push"), f"repository:{source}:pull"),
+        accept={201, 202},
+    )
+    try:
+        with target.registry.call(call) as answer:
+            answer.discard()
+            if answer.status == 201:  # noqa: PLR2004 - HTTP
+                return None
+            return answer.header("Location") or ""
+    except (UnauthorizedError, ForbiddenError, MissingError, ProtocolError):
+        return ""
+    except RegistryError as error:
+        if type(error) is RegistryError:
+            return ""
+        raise
+
+
+def read_blob(repository: Repository, blob: Descriptor, limit: int) -> bytes:
+    """A whole small blob, checked.
+
+    Raises:
+        LayoutError: it is longer than `limit` bytes.
+        DigestMismatchError, RegistryError: as `BlobStream.read`.
+    """
+    subject = f"blob {blob.digest} of {repository}"
+    if blob.size > limit:
+        raise LayoutError(subject, "is too long", expected=f"at most {limit} bytes", actual=f"{blob.size} bytes")
+    with BlobStream(repository, blob) as stream:
+        return b"".join(chunks(VerifiedReader(stream, blob.digest, blob.size, subject=subject)))
+
+
+class BlobStream:
+    """The bytes of a blob, from an offset on. Not verified: wrap it in a `VerifiedReader`.
+
+    After a broken connection it goes on where it was, by Range, and where the registry does not do that right, by
+    reading from the start and dropping what is known.
+    """
+
+    def __init__(self, repository: Repository, blob: Descriptor, *, offset: int = 0) -> None:
+        self._repository = repository
+        self._blob = blob
+        self._offset = offset
+        self._subject = f"blob {blob.digest} of {repository}"
+        self._answer: Answer | None = None
+        self._breaks = 0
+        self._ranges = True
+
+    def start(self) -> None:
+        """Ask for the first byte now, so that what is missing is known before anything is read; raises as `read`."""
+        while self._answer is None and self._offset < self._blob.size:
+            try:
+                self._answer = self._open()
+            except NetworkError as error:
+                self._break(error)
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end.
+
+        Raises:
+            NetworkError: it broke too often.
+            MissingError, RegistryError: as `Registry.call`.
+            DigestMismatchError: the registry announces another length.
+        """
+        while self._offset < self._blob.size:
+            try:
+                if self._answer is None:
+                    self._answer = self._open()
+                data = self._answer.read(min(size, self._blob.size - self._offset))
+            except NetworkError as error:
+                self._break(error)
+                continue
+            if data:
+                self._offset += len(data)
+                if self._offset == self._blob.size:
+                    self._finish()
+                return data
+            self._break(
+                NetworkError(self._subject, "ended too early", actual=f"{self._offset} of {self._blob.size} bytes")
+            )
+        return b""
+
+    def close(self) -> None:
+        """Drop the connection, if it is open."""
+        if self._answer is not None:
+            self._answer.close()
+            self._answer = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _finish(self) -> None:
+        """Give the connection back. What comes after the last byte that was announced is not looked at."""
+        if self._answer is not None:
+            self._answer.discard()
+            self._answer = None
+
+    def _break(self, error: NetworkError) -> None:
+        self.close()
+        self._breaks += 1
+        patience = self._repository.registry.patience
+        if self._breaks >= patience.attempts + self._offset // _PROGRESS_BYTES:
+            raise error
+        delay = patience.delay(min(self._breaks, patience.attempts))
+        self._repository.registry.note(f"{error}; going on at byte {self._offset} in {delay:.1f} seconds")
+        time.sleep(delay)
+
+    def _open(self) -> Answer:
+        ranged = self._offset > 0 and self._ranges
+        call = Call(
+            method="GET",
+            url=self._repository.path(f"blobs/{self._blob.digest}"),
+            subject=self._subject,
+            repository=self._repository.name,
+            scopes=(self._repository.scope(),),
+            accept={200, 206, 416} if ranged else {200},
+            headers={"Range": f"bytes={self._offset}-"} if ranged else {},
+            follow=True,
+        )
+        answer = self._repository.registry.call(call)
+        try:
+            return self._placed(answer)
+        except BaseException:
+            answer.close()
+            raise
+
+    def _placed(self, answer: Answer) -> Answer:
+        """The answer, read up to our offset."""
+        refuse_encoding(answer, self._subject)
+        if answer.status != 200:  # noqa: PLR2004 - HTTP
+            if answer.status == 206 and self._continues(answer):  # noqa: PLR2004
+                return answer
+            self._ranges = False
+            raise NetworkError(self._subject, "was answered with another range than was asked for")
+        if answer.length not in {None, self._blob.size}:
+            raise DigestMismatchError(
+                self._subject,
+                "has another length than its descriptor",
+                expected=f"{self._blob.size} bytes",
+                actual=f"{answer.length} bytes",
+            )
+        left = self._offset
+        while left:
+            data = answer.read(min(left, CHUNK_BYTES))
+            if not data:
+                raise NetworkError(self._subject, "ended too early")
+            left -= len(data)
+        return answer
+
+    def _continues(self, answer: Answer) -> bool:
+        found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
+        return (
+            found is not None
+            and int(found[1]) == self._offset
+            and int(found[2]) == self._blob.size - 1
+            and found[3] in {"*", str(self._blob.size)}
+        )

@@ -1,0 +1,123 @@
+"""What a refusal of a registry means: its status, and the codes its body may state (distribution-spec, Error Codes)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imgbuild import jsontext
+from imgbuild.adapters.registry.origin import public
+from imgbuild.config import KIB
+from imgbuild.errors import (
+    AvailabilityError,
+    DocumentError,
+    ForbiddenError,
+    MissingError,
+    NetworkError,
+    ProtocolError,
+    RegistryError,
+    ServerError,
+    ThrottledError,
+    UnauthorizedError,
+)
+from imgbuild.text import printable
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.registry.wire import Answer
+
+_BODY_BYTES = 64 * KIB
+_SHOWN = 300
+"""letters of what a registry says that are shown."""
+_MAX_ERRORS = 8
+_IMMUTABLE = ("immutable", "already exists", "tag_invalid", "denied", "overwrite", "conflict", "locked")
+"""Words that registries say when a tag may not move."""
+RETRIED = frozenset({408, 425, 500, 502, 503, 504})
+"""Statuses after which the same request may go well a moment later; 429 besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A refused request, with the answer read and closed."""
+
+    status: int
+    codes: tuple[str, ...]
+    """Error codes of the body, upper case; empty where it has none."""
+    said: str
+    """What the body says in words, fit to be shown."""
+
+    def has(self, *codes: str) -> bool:
+        """Whether one of these codes was stated."""
+        return any(code in self.codes for code in codes)
+
+    @property
+    def says_immutable(self) -> bool:
+        """Whether it says that a tag may not move; each registry has its own words for that (case C55)."""
+        text = f"{' '.join(self.codes)} {self.said}".lower()
+        return any(word in text for word in _IMMUTABLE)
+
+
+def read_refusal(answer: Answer) -> Refusal:
+    """Read the body of a refusal, as far as it is worth it."""
+    try:
+        raw = answer.body(_BODY_BYTES)[:_BODY_BYTES]
+    except NetworkError:
+        raw = b""
+    codes: list[str] = []
+    said: list[str] = []
+    try:
+        value = jsontext.loads(raw, subject="error") if raw else None
+    except DocumentError:
+        value = None
+    rows = value.get("errors") if isinstance(value, dict) else None
+    for row in rows[:_MAX_ERRORS] if isinstance(rows, list) else ():
+        if isinstance(row, dict):
+            code, message = row.get("code"), row.get("message")
+            if isinstance(code, str):
+                codes.append(printable(code.upper(), 64))
+            if isinstance(message, str) and message:
+                said.append(message)
+    text = "; ".join(said) if codes or said else raw[:_SHOWN].decode("utf-8", "replace").strip()
+    return Refusal(status=answer.status, codes=tuple(codes), said=printable(text, _SHOWN))
+
+
+def error_of(refusal: Refusal, *, subject: str, url: str, who: str) -> AvailabilityError:
+    """The error for a refusal.
+
+    Args:
+        refusal: what was answered.
+        subject: what was asked for, as the reader knows it.
+        url: the address; what may be secret in it is not shown.
+        who: whose credentials were shown, in words; no secret.
+    """
+    status = refusal.status
+    codes = f" {', '.join(refusal.codes)}" if refusal.codes else ""
+    actual = f"{status}{codes}" + (f": {refusal.said}" if refusal.said else "")
+    kind, problem, says_who = _meaning(status)
+    return kind(
+        subject,
+        problem,
+        actual=f"{actual}, asked {who}" if says_who else actual,
+        where=public(url),
+        hint=_MISSING_HINT if kind is MissingError else None,
+    )
+
+
+def _meaning(status: int) -> tuple[type[AvailabilityError], str, bool]:
+    """The class of a refusal, what it is about, and whether it matters who asked."""
+    known: dict[int, tuple[type[AvailabilityError], str, bool]] = {
+        401: (UnauthorizedError, "is not shown without other credentials", True),
+        403: (ForbiddenError, "is not allowed", True),
+        404: (MissingError, "is not in the registry", False),
+        410: (MissingError, "is not in the registry any more", False),
+        429: (ThrottledError, "was asked for too often", True),
+    }
+    if status in RETRIED or status >= 500:  # noqa: PLR2004 - HTTP
+        return ServerError, "made the registry fail", False
+    if status < 400:  # noqa: PLR2004
+        return ProtocolError, "was answered with a status that has no meaning here", False
+    return known.get(status, (RegistryError, "was refused", False))
+
+
+_MISSING_HINT = (
+    "was it deleted? `imgbuild check IMAGE` says which pins are alive; some registries hide so what is private"
+)

@@ -1,0 +1,97 @@
+"""Which image a definition means by its base: a digest it names, else what a tag means now. Digests by their kind.
+
+The store is looked at first, then the registry. A digest may be that of an index: then exactly one manifest of the
+platform is in it, and the lock keeps both (cases P29, P30, C40).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from imgbuild.errors import AvailabilityError, MissingError, OfflineMissError, UnpinnedError, UsageError
+from imgbuild.model.lockfile import LockedBase
+from imgbuild.model.oci import INDEX_TYPES
+from imgbuild.model.ociindex import Index
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.registry.repository import RemoteManifest
+    from imgbuild.digest import Digest
+    from imgbuild.model.image import ImageDefinition
+    from imgbuild.model.oci import Descriptor
+    from imgbuild.model.reference import Reference
+    from imgbuild.steps.context import Context
+
+
+def resolve_base(context: Context, definition: ImageDefinition, reference: Reference, *, update: bool) -> LockedBase:
+    """Look up what the base of a definition is.
+
+    Args:
+        context: the surroundings, `based_on` the reference.
+        definition: whose base is meant.
+        reference: its parsed reference.
+        update: whether a tag was to be asked again, which makes no sense for a digest.
+
+    Raises:
+        As `pin_base`.
+    """
+    wanted = definition.base
+    if wanted.manifest is None and wanted.tag is None:
+        raise UnpinnedError(
+            f"base {reference}",
+            "has nothing that says which image is meant",
+            expected="a manifest digest or a tag",
+            actual="neither",
+            hint="set base.tag or base.manifest",
+        )
+    if wanted.manifest is not None and update:
+        raise UsageError(
+            "--update base",
+            "has nothing to move: the definition pins the manifest",
+            actual=str(wanted.manifest),
+            hint="change base.manifest in the definition",
+        )
+    index, descriptor = _find(context, definition, wanted.manifest or wanted.tag or "")
+    manifest = context.places.manifest(descriptor)
+    return LockedBase(
+        reference=reference.name,
+        tag_for_humans=wanted.tag,
+        index=index,
+        manifest=descriptor.digest,
+        media_type=descriptor.media_type,
+        manifest_size=descriptor.size,
+        config=manifest.config.digest,
+    )
+
+
+def _find(context: Context, definition: ImageDefinition, name: Digest | str) -> tuple[Digest | None, Descriptor]:
+    """The index, if there is one, and the manifest of the platform."""
+    try:
+        return None, _in_store(context, name)
+    except MissingError as error:
+        if context.offline:
+            raise OfflineMissError(error.subject, error.problem, where=error.where, hint=error.hint) from error
+        if not context.places.repositories:
+            raise
+    found = _at_registry(context, name)
+    if found.descriptor.media_type not in INDEX_TYPES:
+        return None, found.descriptor
+    subject = f"index {found.descriptor.digest} of {definition.base.reference}"
+    index = Index.parse(found.raw, media_type=found.descriptor.media_type, subject=subject)
+    return found.descriptor.digest, index.select(definition.platform, subject=subject).descriptor
+
+
+def _in_store(context: Context, name: Digest | str) -> Descriptor:
+    if isinstance(name, str):
+        return context.store.resolve(name)
+    return context.store.descriptor_of(name)
+
+
+def _at_registry(context: Context, name: Digest | str) -> RemoteManifest:
+    """What the first repository says; a tag is asked of the last one, which is no mirror and cannot be behind."""
+    places = context.places.repositories if not isinstance(name, str) else context.places.repositories[-1:]
+    for repository in places[:-1]:
+        try:
+            return repository.manifest(name)
+        except AvailabilityError:
+            continue
+    return places[-1].manifest(name)

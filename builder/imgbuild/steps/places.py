@@ -1,0 +1,182 @@
+"""Where the bytes of an image come from: the store, what was fetched before, and the repositories that have its base.
+
+Everything is asked for by digest, so it does not matter who answers. Layers of a base are streams: they are never
+written to disk here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING
+
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.errors import AvailabilityError, DigestMismatchError, LayoutError, MissingError, OfflineMissError
+from imgbuild.model.oci import INDEX_TYPES, ImageConfig, Manifest
+from imgbuild.model.reference import Reference
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from imgbuild.adapters.cache import Cache
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.adapters.registry.session import Registries
+    from imgbuild.adapters.store import Store
+    from imgbuild.digest import Readable
+    from imgbuild.model.oci import Descriptor
+
+_HINT = "for `mini`, run `make base`; for another base, copy it into the store as an OCI layout, or name its registry"
+
+
+class Places:
+    """The places of one image."""
+
+    def __init__(
+        self,
+        store: Store,
+        cache: Cache,
+        *,
+        name: str = "",
+        repositories: Callable[[], tuple[Repository, ...]] = tuple,
+        offline: bool = False,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            store: asked first.
+            cache: has manifests and configs that were fetched before.
+            name: what the base is called, for errors.
+            repositories: gives those that may have the base, best first; called when one is needed.
+            offline: whether asking them is forbidden.
+        """
+        self.store = store
+        self.cache = cache
+        self.offline = offline
+        self._name = name
+        self._find = functools.cache(repositories)
+
+    @property
+    def repositories(self) -> tuple[Repository, ...]:
+        """The repositories that may have the base; none where there are none, or asking is forbidden."""
+        return () if self.offline else self._find()
+
+    def is_local(self, blob: Descriptor) -> bool:
+        """Whether the store has a blob, with its size."""
+        return self.store.has(blob.digest, blob.size)
+
+    def manifest(self, descriptor: Descriptor) -> Manifest:
+        """Read and check an image manifest."""
+        subject = f"manifest {descriptor.digest}"
+        if descriptor.media_type in INDEX_TYPES:
+            raise LayoutError(
+                subject,
+                "is an index",
+                expected="an image manifest of one platform",
+                hint="give the digest of one of the manifests that the index lists",
+            )
+        raw = self._document(descriptor, subject, DEFAULT_LIMITS.manifest_bytes)
+        return Manifest.parse(raw, media_type=descriptor.media_type, subject=subject)
+
+    def config(self, descriptor: Descriptor) -> ImageConfig:
+        """Read and check an image config."""
+        subject = f"config {descriptor.digest}"
+        return ImageConfig.parse(self._document(descriptor, subject, DEFAULT_LIMITS.config_bytes), subject=subject)
+
+    @contextlib.contextmanager
+    def open(self, blob: Descriptor, *, subject: str, offset: int = 0) -> Iterator[Readable]:
+        """The bytes of a blob from an offset on, as they are in the first place that has it. Nothing is checked.
+
+        Raises:
+            MissingError, OfflineMissError: it is nowhere.
+            RegistryError: what the last repository says.
+        """
+        if not self.offline and not self.store.has(blob.digest) and self.repositories:
+            with self._stream(blob, offset) as stream:
+                yield stream
+            return
+        with self.store.open(blob.digest, subject=subject, offset=offset) as stream:
+            yield stream
+
+    def where(self, blob: Descriptor) -> str | None:
+        """The first place that says it has a blob of this size; None if there is none. Its bytes are not looked at."""
+        from imgbuild.adapters.registry.blobs import has_blob  # noqa: PLC0415 - urllib3 takes 60 ms
+
+        if self.is_local(blob):
+            return str(self.store.root)
+        for number, repository in enumerate(self.repositories, start=1):
+            try:
+                if has_blob(repository, blob):
+                    return str(repository)
+            except AvailabilityError:
+                if number == len(self.repositories):
+                    raise
+        return None
+
+    def _document(self, descriptor: Descriptor, subject: str, limit: int) -> bytes:
+        if self.store.has(descriptor.digest) or descriptor.size > limit:
+            return self.store.read(descriptor.digest, subject=subject, max_bytes=limit, size=descriptor.size)
+        raw = self.cache.get(descriptor.digest, max_bytes=limit)
+        if raw is None:
+            raw = self._fetch(descriptor, subject, limit)
+            self.cache.put([raw], expected=descriptor.digest, subject=subject)
+        if len(raw) != descriptor.size:
+            raise DigestMismatchError(
+                subject, "has another size", expected=f"{descriptor.size} bytes", actual=f"{len(raw)} bytes"
+            )
+        return raw
+
+    def _fetch(self, descriptor: Descriptor, subject: str, limit: int) -> bytes:
+        from imgbuild.adapters.registry.blobs import read_blob  # noqa: PLC0415 - urllib3 takes 60 ms
+        from imgbuild.adapters.registry.repository import MANIFEST_TYPES  # noqa: PLC0415
+
+        if self.offline or not self.repositories:
+            raise self._absent(descriptor, subject)
+        for number, repository in enumerate(self.repositories, start=1):
+            try:
+                if descriptor.media_type in MANIFEST_TYPES:
+                    return repository.manifest(descriptor.digest).raw
+                return read_blob(repository, descriptor, limit)
+            except AvailabilityError:
+                # A mirror may lack what the next place has; what the last one says is the answer.
+                if number == len(self.repositories):
+                    raise
+        raise self._absent(descriptor, subject)
+
+    @contextlib.contextmanager
+    def _stream(self, blob: Descriptor, offset: int) -> Iterator[Readable]:
+        from imgbuild.adapters.registry.blobs import BlobStream  # noqa: PLC0415 - urllib3 takes 60 ms
+
+        for number, repository in enumerate(self.repositories, start=1):
+            with BlobStream(repository, blob, offset=offset) as stream:
+                try:
+                    stream.start()
+                except AvailabilityError:
+                    if number == len(self.repositories):
+                        raise
+                    continue
+                yield stream
+                return
+
+    def _absent(self, descriptor: Descriptor, subject: str) -> MissingError | OfflineMissError:
+        kind = OfflineMissError if self.offline else MissingError
+        return kind(
+            f"base {self._name}" if self._name else subject,
+            "is not in the store",
+            expected=descriptor.digest,
+            where=str(self.store.root),
+            hint=_HINT,
+        )
+
+
+def locations(registries: Registries, reference: str) -> tuple[Repository, ...]:
+    """The repositories that may have what a reference names: its mirrors in order, then itself.
+
+    `localhost/…` without a port is a local name, as for other tools: it stands for no registry, only for its mirrors.
+    """
+    from imgbuild.adapters.registry.repository import Repository  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    own = Reference.parse(reference, where="base.reference")
+    names = [Reference.parse(name, where="registries.toml") for name in registries.settings.mirrors_of(own.name)]
+    if own.host != "localhost":
+        names.append(own)
+    return tuple(Repository(registries.of(name.host), name.repository) for name in names)

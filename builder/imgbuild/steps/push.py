@@ -1,0 +1,193 @@
+"""From a verified image to a name in a registry: blobs, manifest by digest, read back, attached documents, tags last.
+
+Nothing here has a name before the last step, so whatever ends it early leaves nothing that anybody would pull. Each
+part of it can be made again: what is there is not sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from imgbuild.adapters.registry.blobs import has_blob, mount, read_blob
+from imgbuild.adapters.registry.uploads import Upload
+from imgbuild.adapters.registry.uploadstate import UploadMemory
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.digest import Digest
+from imgbuild.errors import MissingBlobsError, ProtocolError
+from imgbuild.model.identity import Finding, compare, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.digest import Readable
+    from imgbuild.model.oci import Descriptor, Manifest
+    from imgbuild.progress import Task
+    from imgbuild.steps.context import Context
+    from imgbuild.steps.places import Places
+
+_PARALLEL = 4
+"""blobs at a time, unless the settings of the registry say otherwise."""
+_ATTEMPTS = 3
+"""times that blobs are sent for one manifest, where the registry loses some meanwhile (case C54)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """What was done with the blobs of one image; numbers of blobs, and bytes that were sent of them."""
+
+    present: int
+    mounted: int
+    sent: int
+    sent_bytes: int
+
+
+class _Stored:
+    """A blob as a source of an upload: out of the first place that has it."""
+
+    def __init__(self, places: Places, blob: Descriptor) -> None:
+        self._places = places
+        self._blob = blob
+
+    @contextlib.contextmanager
+    def open(self, offset: int) -> Iterator[Readable]:
+        with self._places.open(self._blob, subject=f"blob {self._blob.digest}", offset=offset) as stream:
+            yield stream
+
+
+class _Blobs:
+    """The blobs of one image on their way into one repository."""
+
+    def __init__(self, context: Context, target: Repository, task: Task) -> None:
+        self._context = context
+        self._target = target
+        self._task = task
+        self._memory = UploadMemory(context.cache.folder("uploads"))
+        self._lock = threading.Lock()
+        self._counts = {"present": 0, "mounted": 0, "sent": 0, "sent_bytes": 0}
+        self._siblings = self._find_siblings()
+        self._fresh = False
+
+    def send(self, blobs: tuple[Descriptor, ...]) -> Pushed:
+        """Bring all blobs there, several at a time, the largest first."""
+        unique = sorted({blob.digest: blob for blob in blobs}.values(), key=lambda blob: (-blob.size, blob.digest))
+        # The first answer says what is likely for the rest: a new repository is asked to mount, an old one what it has.
+        self._one(unique[0], probe=True)
+        with ThreadPoolExecutor(self._target.registry.settings.parallel or _PARALLEL) as pool:
+            for _ in pool.map(self._one, unique[1:]):
+                pass
+        return Pushed(**self._counts)
+
+    def _one(self, blob: Descriptor, *, probe: bool = False) -> None:
+        can_mount = bool(self._siblings) and not self._context.places.is_local(blob)
+        session = None
+        if (probe or not (self._fresh and can_mount)) and has_blob(self._target, blob):
+            return self._count(blob, "present")
+        self._fresh = self._fresh or probe
+        if can_mount:
+            for name in self._siblings:
+                session = mount(self._target, blob, name)
+                if session is None:
+                    return self._count(blob, "mounted")
+            if not probe and self._fresh and has_blob(self._target, blob):
+                return self._count(blob, "present")
+        source = _Stored(self._context.places, blob)
+        Upload(self._target, blob, source, memory=self._memory, advance=self._task.advance).run(session)
+        with self._lock:
+            self._counts["sent"] += 1
+            self._counts["sent_bytes"] += blob.size
+        return None
+
+    def _count(self, blob: Descriptor, what: str) -> None:
+        with self._lock:
+            self._counts[what] += 1
+        self._task.advance(blob.size)
+
+    def _find_siblings(self) -> tuple[str, ...]:
+        """Repositories of the same registry that may have the base: only from those can anything be mounted."""
+        registry = self._target.registry
+        if not registry.profile.mounts:
+            return ()
+        return tuple(
+            place.name
+            for place in self._context.places.repositories
+            if place.registry is registry and place.name != self._target.name
+        )
+
+
+def push(context: Context, target: Repository, manifest: Manifest, raw: bytes) -> tuple[Pushed, list[Finding]]:
+    """Push an image by digest, without any tag, and read it back.
+
+    Args:
+        context: the surroundings, `based_on` the image's base: what is not in the store comes from there.
+        target: where to.
+        manifest: of the image.
+        raw: its bytes.
+
+    Returns:
+        What was sent, and what was found when it was read back: manifest and config byte by byte, the layers by what
+        the registry says of them. That the registry keeps other bytes under a layer's digest is not excluded here.
+
+    Raises:
+        RegistryError, MissingError: as `Registry.call`; nothing has a name.
+        IntegrityError: the registry has something else under a digest.
+    """
+    blobs = (*manifest.layers, manifest.config)
+    total = sum(blob.size for blob in {blob.digest: blob for blob in blobs}.values())
+    for attempt in range(1, _ATTEMPTS + 1):
+        with context.progress.task(f"pushing to {target}", total) as task:
+            pushed = _Blobs(context, target, task).send(blobs)
+        try:
+            target.put_manifest(raw, manifest.family.manifest)
+            break
+        except MissingBlobsError as error:
+            if attempt == _ATTEMPTS:
+                raise
+            target.registry.note(f"{error}; sending what is missing")
+    return pushed, read_back(target, manifest, raw)
+
+
+def read_back(target: Repository, manifest: Manifest, raw: bytes) -> list[Finding]:
+    """What a repository has of an image that was pushed there, as findings."""
+    found = target.manifest(manifest.digest)
+    config = read_blob(target, manifest.config, DEFAULT_LIMITS.config_bytes)
+    with ThreadPoolExecutor(target.registry.settings.parallel or _PARALLEL) as pool:
+        there = list(pool.map(lambda blob: has_blob(target, blob), manifest.layers))
+    count = f"{len(manifest.layers)} layers of their sizes"
+    return [
+        compare("pushed.manifest", f"{target}@{manifest.digest}", manifest.digest, Digest.of(found.raw)),
+        judge(
+            "pushed.blobs",
+            f"blobs of {target}",
+            ok=all(there) and len(config) == manifest.config.size and found.raw == raw,
+            expected=count,
+            actual=count if all(there) else f"{sum(there)} layers of {len(there)}",
+        ),
+    ]
+
+
+def move_tags(target: Repository, manifest: Manifest, raw: bytes, tags: tuple[str, ...]) -> None:
+    """Point tags at a manifest that is there, and look whether they do.
+
+    Raises:
+        TagTakenError: a tag that may not move names another digest (case C55).
+        ProtocolError: the registry said yes, and the tag names something else.
+        RegistryError: as `Registry.call`. Tags before the one that failed have moved.
+    """
+    for tag in tags:
+        if target.manifest_digest(tag) == manifest.digest:
+            continue
+        target.put_manifest(raw, manifest.family.manifest, tag=tag)
+        there = target.manifest_digest(tag)
+        if there != manifest.digest:
+            raise ProtocolError(
+                f"tag {target}:{tag}",
+                "was written and names something else",
+                expected=manifest.digest,
+                actual=there or "nothing",
+                hint="does somebody else move it? the image is there under its digest",
+            )
