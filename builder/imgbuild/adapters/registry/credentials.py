@@ -251,9 +251,9 @@ class _Config:
             username, password = self._pair(auth, f"{label}.auth")
         origin = f"{label} of {self.path}"
         if registry:
-            return Credentials(username=username, secret=Secret(registry), kind="registry-token", origin=origin)
+            return Credentials(username=username or None, secret=Secret(registry), kind="registry-token", origin=origin)
         if identity:
-            return Credentials(username=username, secret=Secret(identity), kind="identity-token", origin=origin)
+            return Credentials(username=username or None, secret=Secret(identity), kind="identity-token", origin=origin)
         if not username and not password:
             return None
         if not auth and not password:
