@@ -74,6 +74,17 @@ class Cache(BlobFolder):
                 remove(path)
         return None
 
+    def claimed_inventory(self, diff_id: Digest, expected: Digest) -> Inventory | None:
+        """An inventory that somebody else took, by its digest: only for whoever has the digest from a lock."""
+        if not self.has(expected):
+            return None
+        try:
+            raw = self.read(expected, subject=f"inventory {expected}", max_bytes=_INVENTORY_BYTES)
+            inventory = Inventory.load(raw, subject=f"inventory {expected}")
+        except ImgbuildError:
+            return None
+        return inventory if inventory.diff_id == diff_id else None
+
     def keep_inventory(self, layer: Descriptor, inventory: Inventory) -> Digest:
         """Write the inventory of a layer whose digest, size and DiffID have been checked; returns its digest."""
         raw = inventory.dump()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,21 @@ from imgbuild.cli.options import Settings, complete_tag, parse_digest, shared
 from imgbuild.cli.render import amount, show_moved
 
 if TYPE_CHECKING:
-    from imgbuild.model.oci import Descriptor
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.cli.results import InventoryBody, InventoryLayer
+    from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
     from imgbuild.steps.base import Taken
+    from imgbuild.steps.context import Context
+    from imgbuild.steps.published import Published
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Image:
+    context: Context
+    descriptor: Descriptor
+    manifest: Manifest
+    config: ImageConfig
+    repository: Repository | None
 
 
 @click.command("inventory")
@@ -24,56 +38,117 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each layer's inventory (JSON Lines) into this folder.",
 )
+@click.option(
+    "--platform", default="linux/arm64", show_default=True, help="Of an index in a registry, the one to take."
+)
+@click.option("--push", is_flag=True, help="Attach the inventories to the image in its registry, for others to use.")
 @shared
-def command(reference: str, *, target: Path | None, settings: Settings) -> int:
-    """List what is in the layers of an image of the store; REFERENCE is a tag or a manifest digest.
+def command(reference: str, *, target: Path | None, platform: str, push: bool, settings: Settings) -> int:
+    """List what is in the layers of an image.
+
+    REFERENCE is a tag or a manifest digest of the store, or host/repository:tag or host/repository@digest in a
+    registry. There each layer is read once, as a stream that goes on after a broken connection, and nothing of it is
+    written to disk; run again, it goes on with the layers that were not read whole.
 
     Each layer is read whole, and checked, unless its inventory is in the cache, where it is kept by DiffID. Such a
     layer is marked `cached`, and may be damaged or absent. To have all of them read, give an empty folder as --cache.
+
+    With --push, a build with a lock that pins these inventories does not read the base at all.
     """
     from imgbuild.adapters.durable import write_file  # noqa: PLC0415 - imported when used
-    from imgbuild.cli.results import TOOL, InventoryBody, InventoryDocument, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, InventoryDocument  # noqa: PLC0415
     from imgbuild.content.tree import Tree  # noqa: PLC0415
-    from imgbuild.steps.base import read_config, take_inventories  # noqa: PLC0415
+    from imgbuild.errors import UsageError  # noqa: PLC0415
+    from imgbuild.steps.base import take_inventories  # noqa: PLC0415
 
-    project = settings.open_project()
-    context = settings.context(project, staged=False)
-    store = context.store
-    descriptor = (
-        store.descriptor_of(parse_digest(reference, "REFERENCE")) if ":" in reference else store.resolve(reference)
-    )
-    manifest = store.manifest(descriptor)
-    config = read_config(context, manifest)
-    found = take_inventories(context, manifest.layers, config.diff_ids, None)
+    image = _open(settings, reference, platform)
+    if push and image.repository is None:
+        raise UsageError("--push", "needs an image in a registry", actual=reference, hint="write host/repository:tag")
+    found = take_inventories(image.context, image.manifest.layers, image.config.diff_ids, None)
     tree = Tree()
     for index, taken in enumerate(found):
         tree.apply(taken.inventory, index)
         if target is not None:
             write_file(target / f"{index:03}-{taken.inventory.diff_id.encoded}.jsonl", taken.inventory.dump())
-    rows = [_row(layer, taken) for layer, taken in zip(manifest.layers, found, strict=True)]
-    body = InventoryBody(
+    published = _publish(image, found) if push else None
+    body = _body(image, reference, found, list(tree.notes), published)
+    settings.output.document(InventoryDocument(schema="imgbuild/inventory-result/v1", tool=TOOL, result=body))
+    _show(settings, image, body)
+    return 0
+
+
+def _open(settings: Settings, reference: str, platform: str) -> _Image:
+    from imgbuild.steps.base import read_config  # noqa: PLC0415 - imported when used
+
+    context = settings.context(settings.open_project(), staged=False)
+    if "/" in reference:
+        from imgbuild.steps.images import open_image  # noqa: PLC0415 - urllib3 takes 60 ms
+
+        found = open_image(context, reference, platform=platform)
+        return _Image(
+            context=found.context,
+            descriptor=found.descriptor,
+            manifest=found.manifest,
+            config=found.config,
+            repository=found.repository,
+        )
+    store = context.store
+    digest = parse_digest(reference, "REFERENCE") if ":" in reference else None
+    descriptor = store.resolve(reference) if digest is None else store.descriptor_of(digest)
+    manifest = store.manifest(descriptor)
+    config = read_config(context, manifest)
+    return _Image(context=context, descriptor=descriptor, manifest=manifest, config=config, repository=None)
+
+
+def _publish(image: _Image, found: list[Taken]) -> Published:
+    from imgbuild.steps.published import publish  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    assert image.repository is not None  # noqa: S101 - refused above
+    rows = list(zip(image.manifest.layers, found, strict=True))
+    return publish(image.context, image.repository, image.descriptor, rows)
+
+
+def _body(
+    image: _Image, reference: str, found: list[Taken], notes: list[str], published: Published | None
+) -> InventoryBody:
+    from imgbuild.cli.results import InventoryBody, PublishedBody, moved_bodies  # noqa: PLC0415 - imported when used
+
+    shared = None
+    if published is not None:
+        shared = PublishedBody(
+            repository=str(image.repository),
+            referrer=published.referrer,
+            sent_bytes=published.sent_bytes,
+            total_bytes=published.total_bytes,
+        )
+    return InventoryBody(
         reference=reference,
-        manifest=descriptor.digest,
-        layers=rows,
-        notes=list(tree.notes),
-        moved=moved_bodies(context.ledger),
+        manifest=image.descriptor.digest,
+        layers=[_row(layer, taken) for layer, taken in zip(image.manifest.layers, found, strict=True)],
+        notes=notes,
+        published=shared,
+        moved=moved_bodies(image.context.ledger),
     )
+
+
+def _show(settings: Settings, image: _Image, body: InventoryBody) -> None:
     output = settings.output
-    output.document(InventoryDocument(schema="imgbuild/inventory-result/v1", tool=TOOL, result=body))
-    for index, row in enumerate(rows):
+    for index, row in enumerate(body.layers):
         counts = f"{row.entries} entries, {row.files} files, {row.elf_files} ELF"
         output.line(f"{index:3}  {amount(row.size):>9}  {row.taken:6}  {counts:44}  {row.diff_id}")
         if output.verbose:
             output.line(f"     stored as   {row.digest}, {row.size} bytes, {row.uncompressed_size} uncompressed")
             output.line(f"     inventory   {row.inventory}")
-    for note in tree.notes:
-        settings.output.note(note)
-    show_moved(output, context.ledger)
-    return 0
+    for note in body.notes:
+        output.note(note)
+    if body.published is not None:
+        sent, total = amount(body.published.sent_bytes), amount(body.published.total_bytes)
+        output.line(f"published    {body.published.repository}@{body.published.referrer}  ({sent} of {total} sent)")
+    show_moved(output, image.context.ledger)
 
 
-def _row(layer: Descriptor, taken: Taken):  # type: ignore[no-untyped-def] # noqa: ANN202
-    from imgbuild.cli.results import InventoryLayer  # noqa: PLC0415
+def _row(layer: Descriptor, taken: Taken) -> InventoryLayer:
+    from imgbuild.cli.results import InventoryLayer  # noqa: PLC0415 - imported when used
 
     inventory = taken.inventory
     return InventoryLayer(

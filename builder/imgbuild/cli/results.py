@@ -179,13 +179,23 @@ class InventoryLayer(Document, frozen=True, kw_only=True):
     elf_files: int
 
 
+class PublishedBody(Document, frozen=True, kw_only=True):
+    """Inventories that were attached to their image: `sent_bytes` of `total_bytes` were not there yet."""
+
+    repository: str
+    referrer: Digest
+    sent_bytes: int
+    total_bytes: int
+
+
 class InventoryBody(Document, frozen=True, kw_only=True):
-    """The layers of one image."""
+    """The layers of one image; `published` stands where they were attached to it."""
 
     reference: str
     manifest: Digest
     layers: list[InventoryLayer]
     notes: list[str]
+    published: PublishedBody | None = None
     moved: list[MovedBody]
 
 

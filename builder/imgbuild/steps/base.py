@@ -89,7 +89,7 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
         )
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
-    found = take_inventories(context, manifest.layers, config.diff_ids, inventories)
+    found = take_inventories(context, manifest.layers, config.diff_ids, inventories, pin.manifest)
     return Base(
         manifest=manifest,
         descriptor=descriptor,
@@ -136,14 +136,16 @@ def take_inventories(
     layers: tuple[Descriptor, ...],
     diff_ids: tuple[Digest, ...],
     expected: tuple[Digest, ...] | None,
+    image: Digest | None = None,
 ) -> list[Taken]:
-    """The inventories of layers in order, from the cache or by reading.
+    """The inventories of layers in order: from the cache, from those published for the image, or by reading.
 
     Args:
         context: the surroundings.
         layers: descriptors.
         diff_ids: as many DiffIDs (`read_config`).
         expected: the inventories' digests, where they are known.
+        image: the manifest that the layers are of, where published inventories may be used; only with `expected`.
 
     Every pair of a layer and its DiffID is read once: a layer that claims another one's DiffID is found out.
 
@@ -161,15 +163,20 @@ def take_inventories(
             where="facts.base_layers",
             hint="`imgbuild lock IMAGE --complete` finds the facts anew; review the difference",
         )
+    places = context.places
     pairs = list(zip(layers, diff_ids, strict=True))
     results: dict[tuple[Descriptor, Digest], Taken] = {}
     missing: set[tuple[Descriptor, Digest]] = set()
     for index, pair in enumerate(pairs):
-        cached = context.cache.inventory(*pair, expected[index] if expected else None)
-        if cached is not None:
-            results[pair] = Taken(inventory=cached[0], digest=cached[1], cached=True)
-        else:
+        taken = _cached(context, pair, expected[index] if expected else None)
+        if taken is None:
             missing.add(pair)
+        else:
+            results[pair] = taken
+    if missing and image is not None and expected is not None and any(not places.is_local(row[0]) for row in missing):
+        wanted = {pair: digest for pair, digest in zip(pairs, expected, strict=True) if pair in missing}
+        results.update(_published(context, image, wanted))
+        missing -= results.keys()
     if missing:
         order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
         total = sum(layer.size for layer, _ in order)
@@ -187,6 +194,27 @@ def take_inventories(
                 hint="the layer is right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
             )
     return rows
+
+
+def _cached(context: Context, pair: tuple[Descriptor, Digest], expected: Digest | None) -> Taken | None:
+    """What was taken here of a layer; else, with `expected`, what somebody else took and the lock pins."""
+    found = context.cache.inventory(*pair, expected)
+    if found is not None:
+        return Taken(inventory=found[0], digest=found[1], cached=True)
+    if expected is None:
+        return None
+    claimed = context.cache.claimed_inventory(pair[1], expected)
+    return None if claimed is None else Taken(inventory=claimed, digest=expected, cached=True)
+
+
+def _published(
+    context: Context, image: Digest, wanted: dict[tuple[Descriptor, Digest], Digest]
+) -> dict[tuple[Descriptor, Digest], Taken]:
+    from imgbuild.steps.published import fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    fetch_published(context, image, frozenset(wanted.values()))
+    found = {pair: _cached(context, pair, digest) for pair, digest in wanted.items()}
+    return {pair: taken for pair, taken in found.items() if taken is not None}
 
 
 def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
