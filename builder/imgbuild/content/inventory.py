@@ -38,6 +38,8 @@ _CAPTURED_NAMES = (
     b"/INSTALLER",
     b"/WHEEL",
 )
+_CAPTURED_FOLDERS = (b"usr/share/imgbuild/",)
+"""The lock and the receipt of an image that we built."""
 _CAPTURED_PATHS = (b"etc/ld.so.conf", b"etc/ld.so.preload", b"var/lib/dpkg/status", b"usr/lib/os-release")
 
 
@@ -284,7 +286,9 @@ def captured(path: bytes) -> bool:
     """Whether a file's bytes are kept for later steps: package records and linker configuration."""
     if path.endswith(_CAPTURED_NAMES) and path.rpartition(b"/")[0].endswith((b".dist-info", b".egg-info")):
         return True
-    return path in _CAPTURED_PATHS or (path.startswith(b"etc/ld.so.conf.d/") and path.endswith(b".conf"))
+    if path in _CAPTURED_PATHS or path.startswith(_CAPTURED_FOLDERS):
+        return True
+    return path.startswith(b"etc/ld.so.conf.d/") and path.endswith(b".conf")
 
 
 def elf_record(facts: ElfFacts) -> ElfRecord:

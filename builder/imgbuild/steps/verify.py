@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from imgbuild.content.changeset import LayerResult
 from imgbuild.content.inventory import LayerScan
 from imgbuild.digest import Digest
-from imgbuild.errors import UNREADABLE, AvailabilityError, ImgbuildError, IntegrityError
+from imgbuild.errors import UNREADABLE, ImgbuildError, IntegrityError
 from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
@@ -35,6 +35,7 @@ from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
 from imgbuild.steps.base import Base, check_platform, open_base, read_config, read_layer
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.lock import check_fresh
+from imgbuild.steps.scanned import failed, layer_findings, reason
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import library
@@ -88,7 +89,7 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))
     except UNREADABLE as error:
-        findings.append(_failed("image", error))
+        findings.append(failed("image", error))
         steps = (*_FIRST_STEPS, *_TREE_STEPS, _LAST_STEP)
         findings.extend(unlooked(steps, libraries, "image", "the image could not be read"))
         return Report(findings=tuple(findings))
@@ -163,7 +164,7 @@ def _base_hashed(context: Context, layers: list[Descriptor]) -> list[Finding]:
         try:
             context.store.verify(layer.digest, layer.size, subject=subject)
         except UNREADABLE as error:
-            return _failed("base.blob", error, hint=_BASE_HINT)
+            return failed("base.blob", error, hint=_BASE_HINT)
         return None
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -182,7 +183,7 @@ def _base_present(context: Context, layers: list[Descriptor]) -> list[Finding]:
         try:
             where = context.places.where(layer)
         except UNREADABLE as error:
-            return _failed("base.present", error)
+            return failed("base.present", error)
         if where is None:
             return judge("base.present", subject, ok=False, expected=f"{layer.size} bytes", actual="nobody has it")
         return where
@@ -210,15 +211,7 @@ def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> lis
     with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         scans = list(pool.map(lambda row: _scan(context, row[0], row[1], task), found.added))
     for (layer, diff_id), scan in zip(found.added, scans, strict=True):
-        subject = f"layer {layer.digest}"
-        if isinstance(scan, ImgbuildError):
-            findings.append(_failed("layer.digest", scan))
-            findings.append(not_checked("layer.diff_id", subject, "the layer could not be read"))
-            continue
-        findings.append(
-            compare("layer.digest", subject, f"{layer.digest}, {layer.size} bytes", f"{scan.digest}, {scan.size} bytes")
-        )
-        findings.append(compare("layer.diff_id", subject, diff_id, scan.inventory.diff_id))
+        findings.extend(layer_findings(layer, diff_id, scan))
     return [scan for scan in scans if isinstance(scan, LayerScan)]
 
 
@@ -235,7 +228,7 @@ def _view(context: Context, base: Base, found: _Image, scans: list[LayerScan], f
     try:
         return View(context, base, tuple(layer for layer, _ in found.added), tuple(scan.inventory for scan in scans))
     except IntegrityError as error:
-        findings.append(_failed("image", error))
+        findings.append(failed("image", error))
         return None
 
 
@@ -246,7 +239,7 @@ def _guarded(
     try:
         return look(*arguments)
     except UNREADABLE as error:
-        return unlooked((step,), libraries, error.subject, _reason(error))
+        return unlooked((step,), libraries, error.subject, reason(error))
 
 
 def _result(image: ImageInput, lock: Lock, found: _Image) -> Finding:
@@ -273,21 +266,3 @@ def _names(image: ImageInput) -> list[str]:
 
 def _digests(layers: tuple[Descriptor, ...], diff_ids: tuple[Digest, ...]) -> str:
     return ", ".join(f"{layer.digest}={diff_id}" for layer, diff_id in zip(layers, diff_ids, strict=True))
-
-
-def _failed(check: str, error: ImgbuildError, *, hint: str | None = None) -> Finding:
-    """An error as a finding: bytes that are not what they should be differ, what is not there is not checked."""
-    if isinstance(error, AvailabilityError):
-        return not_checked(check, error.subject, _reason(error, hint))
-    return judge(
-        check,
-        error.subject,
-        ok=False,
-        expected=error.expected or "can be read",
-        actual=error.actual or error.problem,
-        reason=_reason(error, hint),
-    )
-
-
-def _reason(error: ImgbuildError, hint: str | None = None) -> str:
-    return f"{error.problem}; {hint or error.hint or error.advice}"
