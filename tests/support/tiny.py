@@ -241,9 +241,13 @@ class Tiny:
             target = self.root / "layers" / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        (self.root / "locks" / "tiny.toml").write_text(self._definition())
+        self.write_definition()
         self.write_base(context)
         return self
+
+    def write_definition(self) -> None:
+        """Write the definition only, as `image` changes it."""
+        (self.root / "locks" / "tiny.toml").write_text(self._definition())
 
     def write_base(self, context: Context | None = None) -> Descriptor:
         """Write the base image into the store, tagged `base`."""

@@ -74,6 +74,8 @@ def contradictions(definition: ImageDefinition, lock: Lock) -> tuple[str, ...]:
     pins = lock.pins
     reference = Reference.parse(definition.base.reference, where="base.reference").name
     base = definition.base
+    # A definition may name the digest of an index: which manifest of it is meant, the lock says.
+    demanded = pins.base.manifest if base.manifest in {None, pins.base.index} else base.manifest
     pairs = (
         ("image", definition.name, lock.image),
         ("platform", definition.platform, lock.platform),
@@ -81,7 +83,7 @@ def contradictions(definition: ImageDefinition, lock: Lock) -> tuple[str, ...]:
         ("pins.format", definition.format, pins.format),
         ("pins.base.reference", reference, pins.base.reference),
         ("pins.base.tag_for_humans", base.tag, pins.base.tag_for_humans),
-        ("pins.base.manifest", base.manifest or pins.base.manifest, pins.base.manifest),
+        ("pins.base.manifest", demanded, pins.base.manifest),
         ("pins.base.config", base.config or pins.base.config, pins.base.config),
         ("pins.sources", sorted(definition.sources), [source.name for source in pins.sources]),
     )
