@@ -160,8 +160,8 @@ def merged_tree(store: Path, tag: str) -> Tree:
     from imgbuild.adapters.cache import Cache
     from imgbuild.adapters.store import Store
     from imgbuild.ledger import Ledger
-    from imgbuild.steps.base import take_inventories
     from imgbuild.steps.context import Context
+    from imgbuild.steps.inventories import take_inventories
 
     ledger = Ledger()
     opened = Store(store, ledger=ledger)

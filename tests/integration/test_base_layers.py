@@ -13,7 +13,8 @@ import pytest
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError, LayoutError
 from imgbuild.model.oci import Descriptor, Family
-from imgbuild.steps.base import open_layer, take_inventories
+from imgbuild.steps.inventories import take_inventories
+from imgbuild.steps.layers import open_layer
 
 from tests.support.tiny import Tiny
 

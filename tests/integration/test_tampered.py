@@ -25,7 +25,9 @@ from imgbuild.errors import DigestMismatchError, FactMismatchError, InputError, 
 from imgbuild.model.identity import Verdict
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.assemble import assemble
-from imgbuild.steps.base import open_base, read_file, take_inventories
+from imgbuild.steps.base import open_base
+from imgbuild.steps.inventories import take_inventories
+from imgbuild.steps.layers import read_file
 from imgbuild.steps.verify import verify
 
 from tests.support.forgery import LOCK, RECEIPT, Forgery

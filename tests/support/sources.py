@@ -37,6 +37,7 @@ TIERS = {
 HOMES = {
     "git": ("adapters/gitprocess",),
     "elftools": ("content/elf*",),
+    "isal": ("content/compression",),
     "installer": ("content/wheel",),
     "jsonschema": ("model/decode",),
     "click": ("cli", "cli/*"),

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.cli.results import InventoryBody, InventoryLayer
     from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
-    from imgbuild.steps.base import Taken
     from imgbuild.steps.context import Context
+    from imgbuild.steps.inventories import Taken
     from imgbuild.steps.published import Published
 
 
@@ -59,7 +59,7 @@ def command(reference: str, *, target: Path | None, platform: str, push: bool, s
     from imgbuild.cli.results import TOOL, InventoryDocument  # noqa: PLC0415
     from imgbuild.content.tree import Tree  # noqa: PLC0415
     from imgbuild.errors import UsageError  # noqa: PLC0415
-    from imgbuild.steps.base import take_inventories  # noqa: PLC0415
+    from imgbuild.steps.inventories import take_inventories  # noqa: PLC0415
 
     image = _open(settings, reference, platform)
     if push and image.repository is None:

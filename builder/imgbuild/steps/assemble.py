@@ -20,9 +20,10 @@ from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLaye
 from imgbuild.model.oci import Descriptor
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path
 from imgbuild.steps.apply import Work, apply_layer
-from imgbuild.steps.base import Base, machine_of, open_base, read_file
+from imgbuild.steps.base import Base, machine_of, open_base
 from imgbuild.steps.check import check_image
 from imgbuild.steps.difference import first_difference
+from imgbuild.steps.layers import read_file
 from imgbuild.steps.memo import LayerMemo, recall, remember
 from imgbuild.steps.packages import Packages
 from imgbuild.steps.receipt import library_facts, receipt, touched

@@ -26,7 +26,8 @@ from imgbuild.model.identity import Finding, Report, compare, judge, not_checked
 from imgbuild.model.lockfile import Lock, parse_lock
 from imgbuild.model.paths import show
 from imgbuild.model.receipt import FOLDER
-from imgbuild.steps.base import Base, read_layer
+from imgbuild.steps.base import Base
+from imgbuild.steps.layers import read_layer
 from imgbuild.steps.scanned import failed, layer_findings
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.view import View

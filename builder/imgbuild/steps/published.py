@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.content.inventory import Inventory
     from imgbuild.digest import Readable
-    from imgbuild.steps.base import Taken
     from imgbuild.steps.context import Context
+    from imgbuild.steps.inventories import Taken
 
 ARTIFACT_TYPE = "application/vnd.imgbuild.inventory.v1"
 INVENTORY_TYPE = "application/vnd.imgbuild.inventory.layer.v1.jsonl+gzip"

@@ -32,8 +32,9 @@ from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
-from imgbuild.steps.base import Base, check_platform, open_base, read_config, read_layer
+from imgbuild.steps.base import Base, check_platform, open_base, read_config
 from imgbuild.steps.difference import first_difference
+from imgbuild.steps.layers import read_layer
 from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.scanned import failed, layer_findings, reason
 from imgbuild.steps.verify_environment import environment

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from imgbuild.content.packages import Distribution, distributions
 from imgbuild.digest import Digest
 from imgbuild.model.paths import show
-from imgbuild.steps.base import contents, read_file
+from imgbuild.steps.layers import contents, read_file
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -91,7 +91,7 @@ class View:
         return node.elf if node is not None else None
 
     def contents(self, node: Node) -> Generator[Iterator[bytes], None, None]:
-        """The bytes of every entry that may be a node's, as `steps.base.contents`; hash them to know which one is."""
+        """The bytes of every entry that may be a node's, as `steps.layers.contents`; hash them to know which one is."""
         if 0 <= node.layer < len(self._layers):
             yield from contents(self._context, self._layers[node.layer], node)
 

@@ -1,0 +1,139 @@
+"""Inventories of layers: from the cache, from those that others published and a lock pins, else from one pass."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from imgbuild.digest import Digest
+from imgbuild.errors import DigestMismatchError, FactMismatchError
+from imgbuild.model.oci import Descriptor
+from imgbuild.steps.layers import read_layer
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
+    from imgbuild.content.inventory import Inventory
+    from imgbuild.progress import Task
+    from imgbuild.steps.context import Context
+
+_Pair: TypeAlias = tuple[Descriptor, Digest]
+"""A layer as stored, and the DiffID that a config claims for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """A layer's inventory and its digest; `cached` if the layer itself was not read."""
+
+    inventory: Inventory
+    digest: Digest
+    cached: bool
+
+
+def take_inventories(
+    context: Context,
+    layers: tuple[Descriptor, ...],
+    diff_ids: tuple[Digest, ...],
+    expected: tuple[Digest, ...] | None,
+    image: Digest | None = None,
+) -> list[Taken]:
+    """The inventories of layers in order: from the cache, from those published for the image, or by reading.
+
+    Args:
+        context: the surroundings.
+        layers: descriptors.
+        diff_ids: as many DiffIDs (`read_config`).
+        expected: the inventories' digests, where they are known.
+        image: the manifest that the layers are of, where published inventories may be used; only with `expected`.
+
+    Every pair of a layer and its DiffID is read once: a layer that claims another one's DiffID is found out.
+
+    Raises:
+        FactMismatchError: `expected` is of another number of layers.
+        IntegrityError: a layer is damaged, or is not what its descriptor, DiffID or `expected` say.
+        AvailabilityError: a layer is nowhere, or the cache cannot be written.
+    """
+    if expected is not None and len(expected) != len(layers):
+        raise FactMismatchError(
+            "lock",
+            "has facts of another number of base layers",
+            expected=f"{len(layers)} layers",
+            actual=len(expected),
+            where="facts.base_layers",
+            hint="`imgbuild lock IMAGE --complete` finds the facts anew; review the difference",
+        )
+    pairs = list(zip(layers, diff_ids, strict=True))
+    wanted: dict[_Pair, Digest | None] = dict(zip(pairs, expected or [None] * len(pairs), strict=True))
+    results = {pair: taken for pair, digest in wanted.items() if (taken := _cached(context, pair, digest)) is not None}
+    if image is not None and expected is not None:
+        results.update(_published(context, image, {pair: wanted[pair] for pair in wanted.keys() - results.keys()}))
+    results.update(_read(context, wanted.keys() - results.keys()))
+    rows = [results[pair] for pair in pairs]
+    for index, row in enumerate(rows):
+        if expected is not None and row.digest != expected[index]:
+            raise FactMismatchError(
+                f"inventory of base layer {index}",
+                "differs from the lock's",
+                expected=expected[index],
+                actual=row.digest,
+                hint="the layer is right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
+            )
+    return rows
+
+
+def _read(context: Context, missing: AbstractSet[_Pair]) -> dict[_Pair, Taken]:
+    """Read layers, the largest first, so that no long one is left alone at the end."""
+    if not missing:
+        return {}
+    order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
+    total = sum(layer.size for layer, _ in order)
+    workers = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    with context.progress.task("reading layers", total) as task, ThreadPoolExecutor(workers) as pool:
+        return dict(zip(order, pool.map(lambda pair: scan(context, pair[0], pair[1], task), order), strict=True))
+
+
+def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | None:
+    """What was taken here of a layer; else, with `expected`, what somebody else took and the lock pins."""
+    found = context.cache.inventory(*pair, expected)
+    if found is not None:
+        return Taken(inventory=found[0], digest=found[1], cached=True)
+    if expected is None:
+        return None
+    claimed = context.cache.claimed_inventory(pair[1], expected)
+    return None if claimed is None else Taken(inventory=claimed, digest=expected, cached=True)
+
+
+def _published(context: Context, image: Digest, missing: dict[_Pair, Digest | None]) -> dict[_Pair, Taken]:
+    """What others published of layers that are not in the store; there reading is cheaper than asking."""
+    wanted = {pair: digest for pair, digest in missing.items() if digest is not None}
+    if not any(not context.places.is_local(layer) for layer, _ in wanted):
+        return {}
+    from imgbuild.steps.published import fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    fetch_published(context, image, frozenset(wanted.values()))
+    found = {pair: _cached(context, pair, digest) for pair, digest in wanted.items()}
+    return {pair: taken for pair, taken in found.items() if taken is not None}
+
+
+def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
+    """Read one layer whole, check digest, size and DiffID, and keep its inventory."""
+    subject = f"layer {layer.digest}"
+    found = read_layer(context, layer, diff_id, task)
+    if (found.digest, found.size) != (layer.digest, layer.size):
+        if context.places.is_local(layer):
+            context.store.quarantine(layer.digest)
+        raise DigestMismatchError(
+            subject,
+            "does not have its digest and size",
+            expected=f"{layer.digest}, {layer.size} bytes",
+            actual=f"{found.digest}, {found.size} bytes",
+            hint="it is damaged where it comes from, or on the way; fetch it again, or have it repaired there",
+        )
+    if found.inventory.diff_id != diff_id:
+        raise DigestMismatchError(
+            subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id
+        )
+    digest = context.cache.keep_inventory(layer, found.inventory)
+    return Taken(inventory=found.inventory, digest=digest, cached=False)
