@@ -6,6 +6,7 @@ windows of bytes that were cut to size before. NOT checked: alignment and protec
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 from array import array
@@ -29,6 +30,25 @@ _NOTE_BYTES = 64 * KIB
 _BUILD_ID_BYTES = 64
 """bytes of one build-id; linkers write 8 to 32."""
 _NT_GNU_BUILD_ID = 3
+
+
+_BITS = {b"\1": 32, b"\2": 64}
+_LITTLE = {b"\1": True, b"\2": False}
+
+
+@functools.lru_cache(maxsize=256)
+def _shapes(bits: int, little: bool, *facts: Any) -> Any:
+    """Record shapes of pyelftools for a class and order of bytes; with more facts of the header, those for its kind.
+
+    To make them takes a hundred times as long as to use them once, and an image has thousands of ELF files.
+    """
+    from elftools.elf.structs import ELFStructs  # noqa: PLC0415 - keeps `imgbuild --help` fast
+
+    shapes = ELFStructs(little_endian=little, elfclass=bits)
+    shapes.create_basic_structs()
+    if facts:
+        shapes.create_advanced_structs(*facts)
+    return shapes
 
 
 def is_elf(head: bytes) -> bool:
@@ -94,14 +114,18 @@ class Image:
         if not is_elf(head):
             raise self.damaged("is not an ELF file", expected=b"\x7fELF", actual=head[:4])
         from elftools.common.exceptions import ELFError  # noqa: PLC0415 - keeps `imgbuild --help` fast
-        from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+        from elftools.common.utils import struct_parse  # noqa: PLC0415
 
+        bits, little = _BITS.get(head[4:5]), _LITTLE.get(head[5:6])
+        if bits is None or little is None:
+            raise self.damaged("has a damaged ELF header", actual=f"class and order of bytes {head[4:6].hex()}")
         try:
-            elf = ELFFile(io.BytesIO(head))
+            header = struct_parse(_shapes(bits, little).Elf_Ehdr, io.BytesIO(head), 0)
+            shapes = _shapes(bits, little, header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"])
         except (ELFError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
             raise self.damaged("has a damaged ELF header", actual=error) from error
-        self.order = "<" if elf.little_endian else ">"
-        return elf.header, elf.structs
+        self.order = "<" if little else ">"
+        return header, shapes
 
     def map_segments(self, header: Any, structs: Any) -> None:
         """Read the program headers; a segment that is not wholly in the file is damage (a cut-off download)."""
