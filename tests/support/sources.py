@@ -36,6 +36,8 @@ TIERS = {
 """Tier by the first part of a module's name inside of the package (design.md, section 3); "" is the package itself."""
 HOMES = {
     "git": ("adapters/gitprocess",),
+    "docker": ("adapters/engine", "adapters/node"),
+    "requests": (),
     "elftools": ("content/elf*",),
     "isal": ("content/compression",),
     "installer": ("content/wheel",),

@@ -11,10 +11,13 @@ from imgbuild.cli.options import Settings, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
+    from imgbuild.adapters.engine import Engine
     from imgbuild.cli.render import Output
-    from imgbuild.cli.results import BuildBody, PushedBody, ReplacedBody
+    from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, ReplacedBody
+    from imgbuild.model.image import ImageDefinition
     from imgbuild.steps.build import BuildOutcome, Destination
     from imgbuild.steps.context import Context
+    from imgbuild.steps.export import Target
 
 
 @click.command("build")
@@ -22,8 +25,25 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Build and verify, but publish, push and tag nothing.")
 @click.option("--push", metavar="HOST/REPOSITORY", help="Push it there: by digest, read back, and then the tags.")
 @click.option("--tag", "tags", multiple=True, help="Tag to push, instead of those of the definition; may be repeated.")
+@click.option(
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="KIND:PATH[:NAME]",
+    help="Write it there, whole: oci:DIR, oci-archive:FILE or docker-archive:FILE; may be repeated.",
+)
+@click.option("--load", is_flag=True, help="Load it into the Docker of DOCKER_HOST, and see that it is there.")
 @shared
-def command(image: str, *, dry_run: bool, push: str | None, tags: tuple[str, ...], settings: Settings) -> int:
+def command(
+    image: str,
+    *,
+    dry_run: bool,
+    push: str | None,
+    tags: tuple[str, ...],
+    outputs: tuple[str, ...],
+    load: bool,
+    settings: Settings,
+) -> int:
     """Build IMAGE from its lock, verify it, and tag it.
 
     Nothing gets a tag before every required identity matched. Exit code 1: it was built but did not pass; nothing of
@@ -39,7 +59,16 @@ def command(image: str, *, dry_run: bool, push: str | None, tags: tuple[str, ...
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     destination = _destination(context, push, tags or tuple(inputs.definition.tags))
-    outcome = build(context, store, inputs, lock, dry_run=dry_run, destination=destination)
+    outcome = build(
+        context,
+        store,
+        inputs,
+        lock,
+        dry_run=dry_run,
+        destination=destination,
+        outputs=_outputs(outputs, inputs.definition),
+        engine=_engine() if load and not dry_run else None,
+    )
     _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
 
@@ -60,6 +89,21 @@ def _destination(context: Context, push: str | None, tags: tuple[str, ...]) -> D
     return Destination(
         repository=Repository(registry, reference.repository), tags=tuple(check_tag(tag, where="--tag") for tag in tags)
     )
+
+
+def _outputs(texts: tuple[str, ...], definition: ImageDefinition) -> tuple[Target, ...]:
+    if not texts:
+        return ()
+    from imgbuild.steps.export import parse_outputs  # noqa: PLC0415
+
+    return parse_outputs(texts, image=definition.name, tags=tuple(definition.tags))
+
+
+def _engine() -> Engine:
+    """The Docker, asked before anything is built: if it is not there, that is known at once."""
+    from imgbuild.adapters.engine import Engine  # noqa: PLC0415
+
+    return Engine.connect()
 
 
 def _show(
@@ -86,6 +130,12 @@ def _show(
     output.line(f"base         {body.base}")
     output.line(f"config       {body.config}")
     output.line(f"manifest     {body.manifest}")
+    for written in body.outputs:
+        digest = "" if written.digest is None else f"  {written.digest}"
+        output.line(f"output       {written.kind}:{_near(Path(written.path))} ({amount(written.bytes)}){digest}")
+    if body.loaded is not None:
+        output.line(f"loaded       {', '.join(body.loaded.names)}")
+        output.line(f"             docker {body.loaded.version}, by its {body.loaded.matched}: {body.loaded.id}")
     if body.pushed is not None:
         _show_pushed(output, body.pushed)
     show_answer(output, outcome.report, _last(body), "NOT TAGGED")
@@ -110,6 +160,8 @@ def _body(context: Context, image: str, outcome: BuildOutcome, destination: Dest
         store=str(context.store.root),
         tags=list(outcome.tags),
         pushed=_pushed(outcome, destination),
+        outputs=_output_bodies(outcome),
+        loaded=_loaded(outcome),
         layers=[
             LayerBody(name=layer.name, digest=layer.digest, diff_id=layer.diff_id, size=layer.size)
             for layer in result.layers
@@ -133,6 +185,38 @@ def _pushed(outcome: BuildOutcome, destination: Destination | None) -> PushedBod
         mounted=done.mounted,
         sent=done.sent,
         sent_bytes=done.sent_bytes,
+    )
+
+
+def _output_bodies(outcome: BuildOutcome) -> list[OutputBody]:
+    from imgbuild.cli.results import OutputBody  # noqa: PLC0415
+
+    return [
+        OutputBody(
+            kind=done.output.kind,
+            path=str(done.output.path),
+            names=list(done.output.names),
+            bytes=done.size,
+            copied=done.copied,
+            digest=done.digest,
+        )
+        for done in outcome.exported
+    ]
+
+
+def _loaded(outcome: BuildOutcome) -> LoadedBody | None:
+    from imgbuild.cli.results import LoadedBody  # noqa: PLC0415
+
+    done = outcome.loaded
+    if done is None:
+        return None
+    return LoadedBody(
+        host=done.host,
+        version=done.engine,
+        id=done.identifier,
+        matched=done.matched,
+        names=list(done.names),
+        sent=done.sent,
     )
 
 

@@ -86,8 +86,39 @@ class PushedBody(Document, frozen=True, kw_only=True):
     sent_bytes: int
 
 
+class OutputBody(Document, frozen=True, kw_only=True):
+    """A folder or file that has the image: bytes of the file, or of all blobs in a layout, and the digest of a file.
+
+    `copied` are the bytes that were written; a layout may have had the rest.
+    """
+
+    kind: Literal["oci", "oci-archive", "docker-archive"]
+    path: str
+    names: list[str]
+    bytes: int
+    copied: int
+    digest: Digest | None = None
+
+
+class LoadedBody(Document, frozen=True, kw_only=True):
+    """A Docker that has the image: what it calls it (`id`), and of what that is the digest.
+
+    `sent` is false where it had the image already.
+    """
+
+    host: str
+    version: str
+    id: Digest
+    matched: Literal["config", "manifest"]
+    names: list[str]
+    sent: bool
+
+
 class BuildBody(Document, frozen=True, kw_only=True):
-    """What was built. `tags` is empty where it did not pass, or was a dry run; `pushed` stands where it was pushed."""
+    """What was built. `tags` is empty where it did not pass, or was a dry run; `pushed` stands where it was pushed.
+
+    `outputs` and `loaded` stand where they were asked for and made.
+    """
 
     image: str
     ok: bool
@@ -97,6 +128,8 @@ class BuildBody(Document, frozen=True, kw_only=True):
     store: str
     tags: list[str]
     pushed: PushedBody | None = None
+    outputs: list[OutputBody] = []  # noqa: RUF012 - msgspec copies empty mutable defaults
+    loaded: LoadedBody | None = None
     layers: list[LayerBody]
     replaced: list[ReplacedBody]
     findings: list[FindingBody]

@@ -14,12 +14,15 @@ from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.verify import verify
 
 if TYPE_CHECKING:
+    from imgbuild.adapters.engine import Engine
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.adapters.store import StagedStore
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.assemble import Assembled
     from imgbuild.steps.context import Context
+    from imgbuild.steps.export import Exported, Target
+    from imgbuild.steps.load import Loaded
     from imgbuild.steps.push import Pushed
 
 
@@ -31,6 +34,8 @@ class BuildOutcome:
     report: Report
     tags: tuple[str, ...]
     pushed: Pushed | None = None
+    exported: tuple[Exported, ...] = ()
+    loaded: Loaded | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ def build(
     *,
     dry_run: bool = False,
     destination: Destination | None = None,
+    outputs: tuple[Target, ...] = (),
+    engine: Engine | None = None,
 ) -> BuildOutcome:
     """Build and verify in the staging area; publish and tag only if every required identity matched.
 
@@ -59,6 +66,8 @@ def build(
         lock: its lock.
         dry_run: publish nothing.
         destination: push there: by digest, read back, then the tags, and the tags of the store after those.
+        outputs: write it there, before it is pushed: where the disk is full, nobody has seen a tag.
+        engine: load it there, after the outputs.
 
     If the process ends at any point before the last rename, no tag has moved and what is left is removed by the next
     run; what was pushed by then has no name.
@@ -75,15 +84,45 @@ def build(
         report = verify(context, image, assembled.lock, assembled.manifest)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=())
+        based = context.based_on(lock.pins.base.reference)
+        exported, loaded = _export(based, image, assembled, outputs, engine)
         pushed = None
         if destination is not None:
-            pushed, report = _push(context.based_on(lock.pins.base.reference), assembled, report, destination)
-            if not report.ok:
-                return BuildOutcome(assembled=assembled, report=report, tags=(), pushed=pushed)
-        store.publish()
-        for tag in image.definition.tags:
+            pushed, report = _push(based, assembled, report, destination)
+        tags = tuple(image.definition.tags) if report.ok else ()
+        if report.ok:
+            store.publish()
+        for tag in tags:
             store.tag(tag, assembled.manifest)
-        return BuildOutcome(assembled=assembled, report=report, tags=tuple(image.definition.tags), pushed=pushed)
+        return BuildOutcome(
+            assembled=assembled, report=report, tags=tags, pushed=pushed, exported=exported, loaded=loaded
+        )
+
+
+def _export(
+    context: Context, image: ImageInput, assembled: Assembled, outputs: tuple[Target, ...], engine: Engine | None
+) -> tuple[tuple[Exported, ...], Loaded | None]:
+    """Write what was verified to folders and files, and load it; nothing of it is imported where none is asked for."""
+    if not outputs and engine is None:
+        return (), None
+    from imgbuild.steps.export import docker_names, export  # noqa: PLC0415
+    from imgbuild.steps.export_archive import Image  # noqa: PLC0415
+
+    definition = image.definition
+    manifest = context.store.manifest(assembled.manifest)
+    exportable = Image(
+        descriptor=assembled.manifest,
+        manifest=manifest,
+        config=context.store.config(manifest.config),
+        epoch=assembled.lock.pins.epoch,
+        places=context.places,
+    )
+    exported = export(exportable, outputs, context.progress)
+    if engine is None:
+        return exported, None
+    from imgbuild.steps.load import load  # noqa: PLC0415
+
+    return exported, load(engine, exportable, docker_names(definition.name, definition.tags), context.progress)
 
 
 def _push(context: Context, assembled: Assembled, report: Report, destination: Destination) -> tuple[Pushed, Report]:
