@@ -1,6 +1,6 @@
 """`registries.toml`: how registries are reached from here. It never decides what is built: that is named by digest.
 
-Looked for at `--registries`, then in the project, then in the user's configuration folder.
+It is a file of the user or of `--registries`, never of the project (`adapters.registry.access.default_file`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SCHEMA = "imgbuild/registries/v1"
 Place = Annotated[
     str,
     Meta(
-        pattern=rf"^[A-Za-z0-9.\-]+(:[0-9]{{1,5}})?(/[a-z0-9._\-/]+)?{END}",
+        pattern=rf"^([A-Za-z0-9.\-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{{1,5}})?(/[a-z0-9._\-/]+)?{END}",
         description="host[:port], or host[:port]/repository or the beginning of one",
     ),
 ]
@@ -40,30 +40,37 @@ class RegistriesDocument(Document, frozen=True, kw_only=True):
     schema: str
     registry: dict[Place, RegistrySettings] = {}
 
-    def of(self, place: str) -> RegistrySettings:
-        """What holds for `host[:port]/repository`: the entry with the longest key that is a beginning of it.
+    def of(self, host: str) -> RegistrySettings:
+        """What holds for a host; its case does not matter."""
+        found = [entry for key, entry in self.registry.items() if key.lower() == host.lower()]
+        return found[0] if found else RegistrySettings()
 
-        Whole parts are compared. The longest one counts alone, but what the host's own entry says, and it does not,
-        holds for all repositories of the host.
-        """
-        host = self.registry.get(place.partition("/")[0], RegistrySettings())
-        keys = [key for key in self.registry if f"{place}/".startswith(f"{key}/")]
-        if not keys:
-            return RegistrySettings()
-        found = self.registry[max(keys, key=len)]
-        return RegistrySettings(
-            mirrors=found.mirrors,
-            plain_http=host.plain_http if found.plain_http is None else found.plain_http,
-            ca=found.ca or host.ca,
-            profile=found.profile or host.profile,
-            chunk_bytes=found.chunk_bytes or host.chunk_bytes,
-            parallel=found.parallel or host.parallel,
-        )
+    def problems(self) -> tuple[str, ...]:
+        """What would be passed over in silence: keys that mean one host, and settings of a part of a registry."""
+        found = []
+        hosts: set[str] = set()
+        for key, entry in self.registry.items():
+            host, slash, _ = key.partition("/")
+            if slash and entry != RegistrySettings(mirrors=entry.mirrors):
+                found.append(f"registry.{key}: has more than mirrors; all else is said of the whole host, {host}")
+            if not slash and host.lower() in hosts:
+                found.append(f"registry.{key}: is there twice, since the case of a host does not matter")
+            hosts |= set() if slash else {host.lower()}
+        return tuple(found)
 
     def mirrors_of(self, place: str) -> tuple[str, ...]:
-        """`host/repository` of the mirrors of a repository: the key that matched is replaced by each mirror."""
-        keys = [key for key in self.registry if f"{place}/".startswith(f"{key}/")]
-        if not keys:
+        """`host/repository` of the mirrors of a repository: the key that matched is replaced by each mirror.
+
+        The longest key that is a beginning of it, by whole parts, counts alone. The host's case does not matter.
+        """
+        wanted = _folded(place)
+        found = [(key, entry) for key, entry in self.registry.items() if f"{wanted}/".startswith(f"{_folded(key)}/")]
+        if not found:
             return ()
-        key = max(keys, key=len)
-        return tuple(mirror + place[len(key) :] for mirror in self.registry[key].mirrors)
+        key, entry = max(found, key=lambda row: len(row[0]))
+        return tuple(mirror + wanted[len(key) :] for mirror in entry.mirrors)
+
+
+def _folded(place: str) -> str:
+    host, slash, path = place.partition("/")
+    return f"{host.lower()}{slash}{path}"

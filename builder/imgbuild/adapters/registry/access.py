@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from imgbuild.adapters.blobs import bounded, open_regular
 from imgbuild.adapters.registry.credentials import CredentialStore
-from imgbuild.adapters.registry.origin import origin_of
-from imgbuild.adapters.registry.session import Registries
+from imgbuild.adapters.registry.session import Registries, origin_for
 from imgbuild.adapters.registry.wire import Wire
 from imgbuild.config import MIB
 from imgbuild.errors import DocumentError, UsageError
@@ -61,7 +60,9 @@ def connect(
     """
     settings = read_settings(file)
     authorities = {
-        _place(name): Path(entry.ca).expanduser() for name, entry in settings.registry.items() if entry.ca is not None
+        origin_for(host, entry).place: _authority(entry.ca, file or default_file())
+        for host, entry in settings.registry.items()
+        if entry.ca is not None
     }
     return Registries(
         settings=settings,
@@ -90,9 +91,15 @@ def read_settings(file: Path | None) -> RegistriesDocument:
     except (ValueError, RecursionError) as error:
         raise DocumentError(str(path), (f"is not TOML: {error}",)) from error
     require_schema(value, SCHEMA, subject=str(path))
-    return convert(value, RegistriesDocument, subject=str(path))
+    settings = convert(value, RegistriesDocument, subject=str(path))
+    if problems := settings.problems():
+        raise DocumentError(str(path), problems)
+    return settings
 
 
-def _place(name: str) -> str:
-    origin = origin_of(f"https://{name.partition('/')[0]}", subject=f"registry {name}")
-    return f"{origin.host}:{origin.port}"
+def _authority(text: str, file: Path) -> Path:
+    """The path of a PEM file; one that is not absolute is taken from the folder of the settings."""
+    try:
+        return file.absolute().parent / Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"authorities {text}", "name a home that is not there", where=str(file)) from error

@@ -6,6 +6,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Self
 
+from imgbuild.adapters.registry.origin import public
 from imgbuild.adapters.registry.repository import refuse_encoding
 from imgbuild.adapters.registry.session import Call
 from imgbuild.config import CHUNK_BYTES, MIB
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)")
 _PROGRESS_BYTES = 4 * MIB
-"""bytes that have to come before one more break is forgiven: a connection that gives a byte at a time ends some day."""
+"""bytes that have to come before breaks are forgiven: a connection that gives a byte at a time ends some day."""
 
 
 def blob_size(repository: Repository, blob: Descriptor) -> int | None:
@@ -36,28 +37,32 @@ def blob_size(repository: Repository, blob: Descriptor) -> int | None:
 
     Nothing of its content is looked at.
     """
+    with _head(repository, blob, "HEAD", {200, 404, 405, 501}) as answer:
+        answer.discard()
+        if answer.status in {200, 404}:
+            return _stated_size(answer)
+    # It does not know HEAD: the head of a GET says the same, and its body is dropped.
+    with _head(repository, blob, "GET", {200, 404}) as answer:
+        return _stated_size(answer)
+
+
+def _head(repository: Repository, blob: Descriptor, method: str, accept: set[int]) -> Answer:
     call = Call(
-        method="HEAD",
+        method=method,
         url=repository.path(f"blobs/{blob.digest}"),
         subject=f"blob {blob.digest} of {repository}",
         repository=repository.name,
         scopes=(repository.scope(),),
-        accept={200, 404, 405},
+        accept=accept,
         follow=True,
     )
-    with repository.registry.call(call) as answer:
-        answer.discard()
-        if answer.status == 404:  # noqa: PLR2004 - HTTP
-            return None
-        if answer.status == 200:  # noqa: PLR2004
-            return -1 if answer.length is None else answer.length
-    # It does not know HEAD: the head of a GET says the same, and its body is dropped.
-    try:
-        with BlobStream(repository, blob) as stream:
-            stream.read(1)
-    except MissingError:
+    return repository.registry.call(call)
+
+
+def _stated_size(answer: Answer) -> int | None:
+    if answer.status == 404:  # noqa: PLR2004 - HTTP
         return None
-    return blob.size
+    return -1 if answer.length is None else answer.length
 
 
 def has_blob(repository: Repository, blob: Descriptor) -> bool:
@@ -123,28 +128,28 @@ class BlobStream:
     """The bytes of a blob, from an offset on. Not verified: wrap it in a `VerifiedReader`.
 
     After a broken connection it goes on where it was, by Range, and where the registry does not do that right, by
-    reading from the start and dropping what is known.
+    reading from the start and dropping what is known. Whoever answers right and breaks again and again, without
+    `_PROGRESS_BYTES` between, is left after as many breaks as a request has tries.
     """
 
     def __init__(self, repository: Repository, blob: Descriptor, *, offset: int = 0) -> None:
         self._repository = repository
+        self._registry = repository.registry
         self._blob = blob
         self._offset = offset
         self._subject = f"blob {blob.digest} of {repository}"
         self._answer: Answer | None = None
         self._breaks = 0
+        self._mark = offset
         self._ranges = True
 
     def start(self) -> None:
         """Ask for the first byte now, so that what is missing is known before anything is read; raises as `read`."""
         while self._answer is None and self._offset < self._blob.size:
-            try:
-                self._answer = self._open()
-            except NetworkError as error:
-                self._break(error)
+            self._answer = self._open()
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; empty only at the end.
+        """At most `size` bytes, as soon as there are some; empty only at the end.
 
         Raises:
             NetworkError: it broke too often.
@@ -152,21 +157,21 @@ class BlobStream:
             DigestMismatchError: the registry announces another length.
         """
         while self._offset < self._blob.size:
+            if self._answer is None:
+                self._answer = self._open()
+                continue
             try:
-                if self._answer is None:
-                    self._answer = self._open()
                 data = self._answer.read(min(size, self._blob.size - self._offset))
             except NetworkError as error:
-                self._break(error)
+                self._break(error.problem)
                 continue
             if data:
                 self._offset += len(data)
                 if self._offset == self._blob.size:
                     self._finish()
                 return data
-            self._break(
-                NetworkError(self._subject, "ended too early", actual=f"{self._offset} of {self._blob.size} bytes")
-            )
+            # An end without a length: TLS of Python does not tell a reset from it either.
+            self._break("ended too early")
         return b""
 
     def close(self) -> None:
@@ -187,17 +192,22 @@ class BlobStream:
             self._answer.discard()
             self._answer = None
 
-    def _break(self, error: NetworkError) -> None:
+    def _break(self, problem: str) -> None:
+        where = None if self._answer is None else public(self._answer.url)
         self.close()
+        if self._offset - self._mark >= _PROGRESS_BYTES:
+            self._breaks = 0
+        self._mark = self._offset
         self._breaks += 1
-        patience = self._repository.registry.patience
-        if self._breaks >= patience.attempts + self._offset // _PROGRESS_BYTES:
-            raise error
-        delay = patience.delay(min(self._breaks, patience.attempts))
-        self._repository.registry.note(f"{error}; going on at byte {self._offset} in {delay:.1f} seconds")
+        actual = f"{self._offset} of {self._blob.size} bytes"
+        if self._breaks >= self._registry.patience.attempts:
+            raise NetworkError(self._subject, f"{problem}, after {self._breaks} breaks", actual=actual, where=where)
+        delay = self._registry.patience.delay(self._breaks)
+        self._registry.note(f"{self._subject}: {problem}; going on after {actual} in {delay:.1f} seconds")
         time.sleep(delay)
 
-    def _open(self) -> Answer:
+    def _open(self) -> Answer | None:
+        """An answer that stands at our offset; None if that one did not get there, and another one may."""
         ranged = self._offset > 0 and self._ranges
         call = Call(
             method="GET",
@@ -209,21 +219,27 @@ class BlobStream:
             headers={"Range": f"bytes={self._offset}-"} if ranged else {},
             follow=True,
         )
-        answer = self._repository.registry.call(call)
+        # What the call raises is final: it has tried as often as is worth it.
+        answer = self._registry.call(call)
         try:
-            return self._placed(answer)
+            if self._stands(answer):
+                return answer
         except BaseException:
             answer.close()
             raise
+        answer.close()
+        return None
 
-    def _placed(self, answer: Answer) -> Answer:
-        """The answer, read up to our offset."""
+    def _stands(self, answer: Answer) -> bool:
+        """Whether the answer is what was asked for, after it was read up to our offset."""
         refuse_encoding(answer, self._subject)
-        if answer.status != 200:  # noqa: PLR2004 - HTTP
-            if answer.status == 206 and self._continues(answer):  # noqa: PLR2004
-                return answer
+        if answer.status == 206 and self._continues(answer):  # noqa: PLR2004 - HTTP
+            return True
+        if answer.status != 200:  # noqa: PLR2004
+            # The body of a 416 is not looked at: some announce the length of the blob and send less.
             self._ranges = False
-            raise NetworkError(self._subject, "was answered with another range than was asked for")
+            self._registry.note(f"{self._subject}: not the part that was asked for; reading from the start")
+            return False
         if answer.length not in {None, self._blob.size}:
             raise DigestMismatchError(
                 self._subject,
@@ -231,19 +247,28 @@ class BlobStream:
                 expected=f"{self._blob.size} bytes",
                 actual=f"{answer.length} bytes",
             )
+        return self._skip(answer)
+
+    def _skip(self, answer: Answer) -> bool:
         left = self._offset
         while left:
-            data = answer.read(min(left, CHUNK_BYTES))
+            try:
+                data = answer.read(min(left, CHUNK_BYTES))
+            except NetworkError as error:
+                self._break(error.problem)
+                return False
             if not data:
-                raise NetworkError(self._subject, "ended too early")
+                self._break("ended too early")
+                return False
             left -= len(data)
-        return answer
+        return True
 
     def _continues(self, answer: Answer) -> bool:
+        """Whether a 206 begins at our offset. It may end before the blob does (RFC 9110, 15.3.7): that is a break."""
         found = _CONTENT_RANGE.fullmatch(answer.header("Content-Range") or "")
         return (
             found is not None
             and int(found[1]) == self._offset
-            and int(found[2]) == self._blob.size - 1
+            and self._offset <= int(found[2]) < self._blob.size
             and found[3] in {"*", str(self._blob.size)}
         )

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from imgbuild.errors import ProtocolError
+from imgbuild.text import printable
 
 _PORTS = {"https": 443, "http": 80}
 _MAX_URL = 16 * 1024
 """bytes; signed addresses of object stores have up to 4 KiB."""
+_SHOWN = 500
+"""characters of an address that are shown."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?")
+"""Hosts that resolvers read as IPv4 addresses (URL standard, "ends in a number"): `127.1`, `0x7f000001`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,7 @@ class Origin:
 
     scheme: str
     host: str
+    """Lower case; an IPv6 address stands without its brackets."""
     port: int
 
     @property
@@ -26,25 +34,36 @@ class Origin:
         """Whether it is this machine, by its name: nothing is looked up."""
         return is_loopback(self.host)
 
+    @property
+    def place(self) -> str:
+        """`host:port`, as the byte ledger has it."""
+        return f"{self._bracketed}:{self.port}"
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}" + ("" if _PORTS[self.scheme] == self.port else f":{self.port}")
+        return f"{self.scheme}://{self._bracketed}" + ("" if _PORTS[self.scheme] == self.port else f":{self.port}")
 
 
 def is_loopback(host: str) -> bool:
     """Whether a host names this machine: `localhost`, 127.0.0.0/8, ::1."""
     address = _address(host)
-    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
+    name = host.lower().rstrip(".")
+    return name == "localhost" or name.endswith(".localhost") or (address is not None and address.is_loopback)
 
 
 def public(url: str) -> str:
-    """An address without what may be secret in it: user, query and fragment are left out."""
+    """An address without what may be secret in it, as one line: user, query and fragment are left out."""
     try:
         parts = urlsplit(url)
-        port = f":{parts.port}" if parts.port is not None else ""
+        port = "" if parts.port is None else f":{parts.port}"
     except ValueError:
         return "an address that cannot be read"
-    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"[:500]
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return printable(f"{parts.scheme}://{host}{port}{parts.path}", _SHOWN)
 
 
 def origin_of(url: str, *, subject: str) -> Origin:
@@ -52,19 +71,27 @@ def origin_of(url: str, *, subject: str) -> Origin:
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError as error:
-        raise ProtocolError(subject, "names an address that cannot be read", actual=str(error)[:200]) from error
-    if parts.scheme not in _PORTS or not parts.hostname or len(url) > _MAX_URL or not _plain(url):
+    except ValueError:
+        # The parser's words quote the address, with a password that may stand in it.
+        parts, port = None, None
+    if parts is None:
+        raise ProtocolError(subject, "names an address that cannot be read")
+    host = parts.hostname
+    if parts.scheme not in _PORTS or not host or port == 0 or len(url) > _MAX_URL or not _plain(url):
         raise ProtocolError(
             subject, "names an address that cannot be used", expected="an http or https address", actual=public(url)
         )
-    if parts.username is not None or parts.password is not None:
+    if "@" in parts.netloc:
         raise ProtocolError(subject, "names an address with a user in it", actual=public(url))
-    return Origin(scheme=parts.scheme, host=parts.hostname, port=_PORTS[parts.scheme] if port is None else port)
+    if _NUMERIC.fullmatch(host) and _address(host) is None:
+        raise ProtocolError(
+            subject, "names an address that cannot be used", expected="four decimal numbers", actual=public(url)
+        )
+    return Origin(scheme=parts.scheme, host=host, port=_PORTS[parts.scheme] if port is None else port)
 
 
 def next_address(base: str, location: str | None, *, subject: str) -> str:
-    """Where a `Location` leads from an address, as an absolute one that we are willing to use.
+    """Where a `Location` leads from an address, as an absolute one that we are willing to use, without a fragment.
 
     A registry behind a proxy that ends TLS may name itself by `http://`: the same host is then asked as before, by
     https. Anything else that would leave encryption, or lead from elsewhere into this machine or its link, is refused.
@@ -75,10 +102,12 @@ def next_address(base: str, location: str | None, *, subject: str) -> str:
     if not location:
         raise ProtocolError(subject, "answered without a Location")
     try:
-        target = urljoin(base, location)
-        parts = urlsplit(target)
-    except ValueError as error:
-        raise ProtocolError(subject, "answered with a Location that cannot be read") from error
+        parts = urlsplit(urljoin(base, location) if _plain(location) else "")
+    except ValueError:
+        parts = urlsplit("")
+    if not parts.netloc:
+        raise ProtocolError(subject, "answered with a Location that cannot be read")
+    target = parts._replace(fragment="").geturl()
     here = origin_of(base, subject=subject)
     there = origin_of(target, subject=subject)
     if here.scheme == "https" and there.scheme == "http":
@@ -115,11 +144,14 @@ def check_reach(here: Origin, there: Origin, *, subject: str) -> None:
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        address = ipaddress.ip_address(host.partition("%")[0])
+        address = ipaddress.ip_address(host.partition("%")[0].rstrip("."))
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address
 
 
 def _plain(url: str) -> bool:

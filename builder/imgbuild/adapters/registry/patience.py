@@ -13,6 +13,8 @@ import time
 from dataclasses import dataclass
 
 _MAX_DIGITS = 9
+_MAX_CHARACTERS = 64
+"""of an HTTP date; what is longer is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +38,7 @@ class Patience:
 
 def retry_after(text: str | None, *, now: float | None = None) -> float | None:
     """Seconds that a `Retry-After` asks for: a number of seconds or an HTTP date; None if it says neither."""
-    if text is None:
+    if text is None or len(text) > _MAX_CHARACTERS:
         return None
     text = text.strip()
     if text.isascii() and text.isdigit():

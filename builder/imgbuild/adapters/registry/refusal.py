@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.adapters.registry.origin import public
@@ -23,16 +23,19 @@ from imgbuild.errors import (
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imgbuild.adapters.registry.wire import Answer
 
 _BODY_BYTES = 64 * KIB
 _SHOWN = 300
 """letters of what a registry says that are shown."""
+_CODE = 64
 _MAX_ERRORS = 8
 _IMMUTABLE = ("immutable", "already exists", "tag_invalid", "denied", "overwrite", "conflict", "locked")
 """Words that registries say when a tag may not move."""
-RETRIED = frozenset({408, 425, 500, 502, 503, 504})
-"""Statuses after which the same request may go well a moment later; 429 besides."""
+RETRIED = frozenset({408, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524})
+"""Statuses after which the same request may go well a moment later; 429 besides. From 520 on they are Cloudflare's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,28 +59,32 @@ class Refusal:
         return any(word in text for word in _IMMUTABLE)
 
 
-def read_refusal(answer: Answer) -> Refusal:
-    """Read the body of a refusal, as far as it is worth it."""
+def read_refusal(answer: Answer, *, hide: Callable[[str], str] = str) -> Refusal:
+    """Read the body of a refusal, as far as it is worth it; `hide` takes out what must not be shown."""
     try:
         raw = answer.body(_BODY_BYTES)[:_BODY_BYTES]
     except NetworkError:
         raw = b""
     codes: list[str] = []
     said: list[str] = []
+    for row in _rows(raw):
+        code, message = row.get("code"), row.get("message")
+        if isinstance(code, str):
+            codes.append(printable(hide(code).upper(), _CODE))
+        if isinstance(message, str) and message:
+            said.append(message)
+    text = "; ".join(said) if codes or said else raw.decode("utf-8", "replace")
+    # What must not be shown is looked for before anything is cut, or half of it could stay.
+    return Refusal(status=answer.status, codes=tuple(codes), said=printable(" ".join(hide(text).split()), _SHOWN))
+
+
+def _rows(raw: bytes) -> list[dict[str, Any]]:
     try:
         value = jsontext.loads(raw, subject="error") if raw else None
     except DocumentError:
-        value = None
+        return []
     rows = value.get("errors") if isinstance(value, dict) else None
-    for row in rows[:_MAX_ERRORS] if isinstance(rows, list) else ():
-        if isinstance(row, dict):
-            code, message = row.get("code"), row.get("message")
-            if isinstance(code, str):
-                codes.append(printable(code.upper(), 64))
-            if isinstance(message, str) and message:
-                said.append(message)
-    text = "; ".join(said) if codes or said else raw[:_SHOWN].decode("utf-8", "replace").strip()
-    return Refusal(status=answer.status, codes=tuple(codes), said=printable(text, _SHOWN))
+    return [row for row in rows[:_MAX_ERRORS] if isinstance(row, dict)] if isinstance(rows, list) else []
 
 
 def error_of(refusal: Refusal, *, subject: str, url: str, who: str) -> AvailabilityError:

@@ -12,15 +12,14 @@ from imgbuild.digest import Digest
 from imgbuild.errors import (
     DigestMismatchError,
     DocumentError,
-    ForbiddenError,
     LayoutError,
     MissingBlobsError,
     MissingError,
     ProtocolError,
-    RegistryError,
     TagTakenError,
 )
 from imgbuild.model.oci import INDEX_TYPES, Descriptor, Family
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from imgbuild.adapters.registry.session import Registry
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 MANIFEST_TYPES = (Family.OCI.manifest, Family.DOCKER.manifest, *INDEX_TYPES)
 _ACCEPT = ", ".join(MANIFEST_TYPES)
 """All that there are, in every request: some registries say 404 to a request that does not name the stored type."""
+_IMMUTABLE = frozenset({400, 403, 405, 409, 412})
+"""What registries answer where a tag may not move; not these alone: a refusal of another kind may have them too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,11 @@ class Repository:
             headers={"Accept": _ACCEPT},
             follow=True,
         )
-        with self.registry.call(call) as answer:
-            refuse_encoding(answer, subject)
-            media_type = answer.header("Content-Type")
-            stated = digest_header(answer, subject)
-            raw = answer.body(DEFAULT_LIMITS.manifest_bytes)
+        answer, raw = self.registry.whole(call, DEFAULT_LIMITS.manifest_bytes)
         if len(raw) > DEFAULT_LIMITS.manifest_bytes:
             raise LayoutError(subject, "is too long", expected=f"at most {DEFAULT_LIMITS.manifest_bytes} bytes")
+        refuse_encoding(answer, subject)
+        media_type, stated = answer.header("Content-Type"), digest_header(answer, subject)
         return _checked(raw, media_type, (reference, stated), subject=subject)
 
     def manifest_digest(self, reference: str | Digest) -> Digest | None:
@@ -135,7 +134,7 @@ class Repository:
             subject=subject,
             repository=self.name,
             scopes=(self.scope("pull,push"),),
-            accept={200, 201, 202, 204, 400, 404, 403, 405, 409, 412},
+            accept={200, 201, 202, 204, 404, *_IMMUTABLE},
             headers={"Content-Type": media_type},
             body=Body.of(raw),
         )
@@ -145,28 +144,26 @@ class Repository:
                 stated = digest_header(answer, subject)
                 if stated is not None and stated != digest:
                     raise DigestMismatchError(subject, "was stored as something else", expected=digest, actual=stated)
-                return answer
-            raise self._put_refused(answer, call, tag, digest)
+            else:
+                self._put_refused(answer, call, tag, digest)
+            return answer
 
-    def _put_refused(self, answer: Answer, call: Call, tag: str | None, digest: Digest) -> RegistryError | MissingError:
-        refusal, error = self.registry.refusal(answer, call)
+    def _put_refused(self, answer: Answer, call: Call, tag: str | None, digest: Digest) -> None:
+        """Raise what a refusal means, unless it is the refusal to move a tag to where it is (case C55)."""
+        refusal, error = self.registry.refusal(answer, subject=call.subject, repository=self.name)
         if refusal.has("MANIFEST_BLOB_UNKNOWN", "BLOB_UNKNOWN", "MANIFEST_UNKNOWN"):
-            return MissingBlobsError(
+            raise MissingBlobsError(
                 call.subject, "names blobs that the registry does not have", actual=error.actual, where=error.where
             )
-        if tag is not None and answer.status in {400, 403, 405, 409, 412} and refusal.says_immutable:
+        if tag is not None and answer.status in _IMMUTABLE and refusal.says_immutable:
             there = self.manifest_digest(tag)
-            if there is not None and there != digest:
-                return TagTakenError(
-                    call.subject,
-                    f"may not be moved: {error.actual}",
-                    expected=digest,
-                    actual=there,
-                    where=error.where,
+            if there == digest:
+                return
+            if there is not None:
+                raise TagTakenError(
+                    call.subject, f"may not be moved: {error.actual}", expected=digest, actual=there, where=error.where
                 )
-        if isinstance(error, RegistryError | MissingError):
-            return error
-        return ForbiddenError(call.subject, error.problem, actual=error.actual, where=error.where)
+        raise error
 
     def _subject(self, reference: str | Digest) -> str:
         return f"manifest {self}{'@' if isinstance(reference, Digest) else ':'}{reference}"
@@ -199,7 +196,7 @@ def _media_type(raw: bytes, header: str | None, *, subject: str) -> str:
     try:
         value = jsontext.loads(raw, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes)
     except DocumentError as error:
-        raise LayoutError(subject, error.problem) from error
+        raise LayoutError(subject, printable(error.problem)) from error
     inside = value.get("mediaType") if isinstance(value, dict) else None
     outside = None if header is None else header.partition(";")[0].strip().lower()
     if outside not in MANIFEST_TYPES:
@@ -208,14 +205,14 @@ def _media_type(raw: bytes, header: str | None, *, subject: str) -> str:
     if inside is not None and not isinstance(inside, str):
         raise LayoutError(subject, "has a media type that is not text")
     if inside is not None and outside is not None and inside != outside:
-        raise LayoutError(subject, "has another media type than announced", expected=outside, actual=inside[:200])
+        raise LayoutError(subject, "has another media type than announced", expected=outside, actual=printable(inside))
     found = inside or outside
     if found not in MANIFEST_TYPES:
         raise LayoutError(
             subject,
             "is of no kind that we know",
             expected=" or ".join(MANIFEST_TYPES),
-            actual=str(found or header)[:200],
+            actual=printable(str(found or header)),
         )
     return found
 
@@ -228,11 +225,13 @@ def digest_header(answer: Answer, subject: str) -> Digest | None:
     try:
         return Digest.parse(text.strip())
     except DocumentError as error:
-        raise ProtocolError(subject, "was answered with a digest that is none", actual=text[:140]) from error
+        raise ProtocolError(subject, "was answered with a digest that is none", actual=printable(text, 140)) from error
 
 
 def refuse_encoding(answer: Answer, subject: str) -> None:
     """We ask for the bytes as they are; whoever encodes them all the same breaks every digest (case C56)."""
     encoding = (answer.header("Content-Encoding") or "identity").strip().lower()
     if encoding != "identity":
-        raise ProtocolError(subject, "came encoded, which was not asked for", expected="identity", actual=encoding[:40])
+        raise ProtocolError(
+            subject, "came encoded, which was not asked for", expected="identity", actual=printable(encoding, 40)
+        )

@@ -7,12 +7,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from imgbuild.adapters.registry.origin import Origin, check_reach, is_loopback, next_address, origin_of, public
+from imgbuild.adapters.registry.failure import WireError
+from imgbuild.adapters.registry.origin import Origin, check_reach, next_address, origin_of, public
 from imgbuild.adapters.registry.patience import Brake, Patience, retry_after
 from imgbuild.adapters.registry.profile import PROFILES, Profile, profile_of
 from imgbuild.adapters.registry.refusal import RETRIED, error_of, read_refusal
-from imgbuild.adapters.registry.tokens import Authorizer
-from imgbuild.errors import NetworkError, OfflineMissError, ProtocolError, ServerError, ThrottledError, UsageError
+from imgbuild.adapters.registry.tokens import Authorizer, BusyError
+from imgbuild.errors import AvailabilityError, NetworkError, OfflineMissError, ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -20,15 +21,16 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.credentials import CredentialStore
     from imgbuild.adapters.registry.refusal import Refusal
     from imgbuild.adapters.registry.wire import Answer, Wire
-    from imgbuild.errors import AvailabilityError
     from imgbuild.model.registries import RegistriesDocument, RegistrySettings
 
 _DOCKER_HUB = {"docker.io", "index.docker.io"}
 _DOCKER_HUB_API = "registry-1.docker.io"
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MAX_REDIRECTS = 5
-_MAX_REFUSED = 3
-"""times that one request may be refused with 401; tokens may expire on the way."""
+_MAX_REFUSED = 2
+"""times that one request may be refused with 401 and made again: nothing was shown, or a token that had expired."""
+_THROTTLED = 429
+_SHOWN = ("subject", "problem", "expected", "actual", "where", "hint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +82,18 @@ class Registry:
     ) -> None:
         self.host = host
         self.settings = settings
-        self.origin = _origin(host, plain=settings.plain_http)
+        self.origin = origin_for(host, settings)
         self.profile = _profile(host, settings)
         self.patience = patience
-        self.note = note
+        self._note = note
         self._wire = wire
         self._brake = Brake()
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
+        self._answered = False
+
+    def note(self, text: str) -> None:
+        """Say one line, without secrets."""
+        self._note(self._auth.hide(text))
 
     def call(self, call: Call) -> Answer:
         """Make a request until it is answered, or one of the reasons why not is final.
@@ -96,76 +103,141 @@ class Registry:
             UnauthorizedError, ForbiddenError, MissingError, RegistryError: refused.
             ProtocolError: the answer breaks the specification or leads where we do not go.
             CredentialError: credentials are configured and cannot be had.
+            BudgetError: it would be more than `--max-bytes`.
+            Whatever the pieces of the body raise.
         """
+        try:
+            return self._call(call)
+        except AvailabilityError as error:
+            for name in _SHOWN:
+                value = getattr(error, name)
+                if value is not None:
+                    setattr(error, name, self._auth.hide(value))
+            error.args = (error.subject, error.problem)
+            raise
+
+    def whole(self, call: Call, limit: int) -> tuple[Answer, bytes]:
+        """Make a request and read its body, or the first `limit` + 1 bytes; what breaks on the way is asked for again.
+
+        Returns:
+            The answer, read and closed, and its body.
+
+        Raises:
+            As `call`.
+        """
+        attempt = 1
+        while True:
+            with self.call(call) as answer:
+                try:
+                    return answer, answer.body(limit)
+                except NetworkError as error:
+                    broken = NetworkError(call.subject, error.problem, where=public(answer.url))
+            self._again(call, attempt, broken, self.patience.delay(attempt))
+            attempt += 1
+
+    def refusal(self, answer: Answer, *, subject: str, repository: str) -> tuple[Refusal, AvailabilityError]:
+        """What an answer that was accepted as a status, and is a refusal all the same, says; and the error for it.
+
+        Args:
+            answer: read here as far as it is worth it.
+            subject: what was asked for, as the reader of an error knows it.
+            repository: whose credentials were shown.
+        """
+        refusal = read_refusal(answer, hide=self._auth.hide)
+        if origin_of(answer.url, subject=subject) == self.origin:
+            who = self._auth.who(repository)
+        else:
+            who = "without credentials, since it is elsewhere"
+        return refusal, error_of(refusal, subject=subject, url=answer.url, who=who)
+
+    def _call(self, call: Call) -> Answer:
         url = call.url if "://" in call.url else f"{self.origin}{call.url}"
+        here = origin_of(url, subject=call.subject) == self.origin
         refused = 0
         attempt = 1
         while True:
             self._brake.wait()
             try:
-                answer = self._send(call, url)
-            except NetworkError as broken:
-                self._again(call, attempt, broken, self.patience.delay(attempt))
+                shown = self._auth.header(call.repository, call.scopes) if here else None
+                answer = self._send(call, url, shown)
+            except WireError as broken:
+                lost = broken
+            except BusyError as busy:
+                self._pause(call, attempt, busy.error, status=busy.status, asked=busy.asked)
                 attempt += 1
                 continue
-            if answer.status in call.accept:
-                return answer
-            if answer.status == 401 and refused < _MAX_REFUSED:  # noqa: PLR2004 - HTTP
-                refused += 1
-                news = self._auth.refused(answer, call.repository, call.scopes)
-                answer.discard()
-                if news and not (call.once and call.body is not None):
+            else:
+                self._answered = True
+                if answer.status in call.accept:
+                    return answer
+                if refused < _MAX_REFUSED and self._learned(call, answer, shown):
+                    refused += 1
                     continue
-            delay = retry_after(answer.header("Retry-After"))
-            error = error_of(
-                read_refusal(answer), subject=call.subject, url=answer.url, who=self._auth.who(call.repository)
-            )
-            if answer.status != 429 and answer.status not in RETRIED:  # noqa: PLR2004
-                raise error
-            self._pause(call, attempt, error, delay, throttled=answer.status == 429)  # noqa: PLR2004
+                self._refused(call, attempt, answer)
+                attempt += 1
+                continue
+            # Who never answered at all is most likely named wrong; a registry that we know may be starting again.
+            tries = None if self._answered else lost.failure.tries
+            self._again(call, attempt, lost.error(call.subject), self.patience.delay(attempt), tries=tries)
             attempt += 1
 
-    def refusal(self, answer: Answer, call: Call) -> tuple[Refusal, AvailabilityError]:
-        """What an answer that was accepted as a status, and is a refusal all the same, says; and the error for it."""
-        refusal = read_refusal(answer)
-        who = self._auth.who(call.repository)
-        return refusal, error_of(refusal, subject=call.subject, url=answer.url, who=who)
+    def _learned(self, call: Call, answer: Answer, shown: str | None) -> bool:
+        """Whether an answer is a 401 of the registry itself after which something else can be shown."""
+        # The challenge of somebody else would decide where our credentials go.
+        if answer.status != 401 or origin_of(answer.url, subject=call.subject) != self.origin:  # noqa: PLR2004 - HTTP
+            return False
+        try:
+            news = self._auth.refused(answer, call.repository, call.scopes, shown)
+        except BaseException:
+            answer.close()
+            raise
+        if not news or (call.once and call.body is not None):
+            return False
+        answer.discard()
+        return True
 
-    def _pause(self, call: Call, attempt: int, error: Exception, asked: float | None, *, throttled: bool) -> None:
+    def _refused(self, call: Call, attempt: int, answer: Answer) -> None:
+        """Raise what a refusal means, unless it is worth another try."""
+        asked = retry_after(answer.header("Retry-After"))
+        _, error = self.refusal(answer, subject=call.subject, repository=call.repository)
+        if answer.status != _THROTTLED and answer.status not in RETRIED:
+            raise error
+        self._pause(call, attempt, error, status=answer.status, asked=asked)
+
+    def _pause(self, call: Call, attempt: int, error: AvailabilityError, *, status: int, asked: float | None) -> None:
         if asked is not None and asked > self.patience.asked_cap:
-            assert isinstance(error, ThrottledError | ServerError)  # noqa: S101 - the only ones with a Retry-After
             error.hint = f"the registry asks to wait {asked:.0f} seconds; run it again then, what was done is kept"
             raise error
         delay = max(asked or 0.0, self.patience.delay(attempt))
-        if throttled:
+        if status == _THROTTLED or asked is not None:
             self._brake.hold(delay)
         self._again(call, attempt, error, delay)
 
-    def _again(self, call: Call, attempt: int, error: Exception, delay: float) -> None:
-        if call.once or attempt >= self.patience.attempts:
+    def _again(
+        self, call: Call, attempt: int, error: AvailabilityError, delay: float, *, tries: int | None = None
+    ) -> None:
+        if call.once or attempt >= min(self.patience.attempts, tries or self.patience.attempts):
             raise error
         self.note(f"{error}; trying again in {delay:.1f} seconds")
         time.sleep(delay)
 
-    def _send(self, call: Call, url: str) -> Answer:
-        origin = origin_of(url, subject=call.subject)
+    def _send(self, call: Call, url: str, shown: str | None) -> Answer:
         headers = dict(call.headers)
-        if origin == self.origin:
-            shown = self._auth.header(call.repository, call.scopes)
-            if shown is not None:
-                headers["Authorization"] = shown
+        if shown is not None:
+            headers["Authorization"] = shown
         answer = self._post(call, url, headers)
         hops = 0
         while call.follow and answer.status in _REDIRECTS:
             hops += 1
-            target = next_address(url, answer.header("Location"), subject=call.subject)
-            answer.discard()
+            with answer:
+                answer.discard()
+                target = next_address(url, answer.header("Location"), subject=call.subject)
+                there = origin_of(target, subject=call.subject)
+                check_reach(self.origin, there, subject=call.subject)
             if hops > _MAX_REDIRECTS:
                 raise ProtocolError(
                     call.subject, "is redirected on and on", expected=f"at most {_MAX_REDIRECTS}", actual=public(target)
                 )
-            there = origin_of(target, subject=call.subject)
-            check_reach(self.origin, there, subject=call.subject)
             if there != origin_of(url, subject=call.subject):
                 # Once away, they do not come back either: the way led through somebody else's hands (case C50).
                 headers.pop("Authorization", None)
@@ -223,12 +295,14 @@ class Registries:
         self._wire.close()
 
 
-def _origin(host: str, *, plain: bool | None) -> Origin:
-    name = _DOCKER_HUB_API if host in _DOCKER_HUB else host
-    bare = name.partition(":")[0]
+def origin_for(host: str, settings: RegistrySettings) -> Origin:
+    """Where a registry is asked that references name by `host`; a `ProtocolError` where that is no host."""
+    subject = f"registry {host}"
+    name = _DOCKER_HUB_API if host.lower() in _DOCKER_HUB else host
+    found = origin_of(f"https://{name}", subject=subject)
     # Plain http is for this machine, and for what the settings name; never a second try after https (a downgrade).
-    scheme = "http" if (is_loopback(bare) if plain is None else plain) else "https"
-    return origin_of(f"{scheme}://{name}", subject=f"registry {host}")
+    plain = found.is_loopback if settings.plain_http is None else settings.plain_http
+    return origin_of(f"http://{name}", subject=subject) if plain else found
 
 
 def _profile(host: str, settings: RegistrySettings) -> Profile:
