@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from imgbuild.config import DEFAULT_LIMITS
-from imgbuild.errors import AvailabilityError, DigestMismatchError, LayoutError, MissingError, OfflineMissError
+from imgbuild.errors import (
+    AvailabilityError,
+    BudgetError,
+    DigestMismatchError,
+    ImgbuildError,
+    IntegrityError,
+    LayoutError,
+    MissingError,
+    NetworkError,
+    OfflineMissError,
+    ServerError,
+    ThrottledError,
+)
 from imgbuild.model.oci import INDEX_TYPES, ImageConfig, Manifest
 from imgbuild.model.reference import Reference
 
@@ -19,12 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imgbuild.adapters.cache import Cache
+    from imgbuild.adapters.registry.blobs import BlobStream
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.adapters.registry.session import Registries
     from imgbuild.adapters.store import Store
     from imgbuild.digest import Readable
     from imgbuild.model.oci import Descriptor
 
+_T = TypeVar("_T")
+_PASSED = (AvailabilityError, IntegrityError)
+"""What one place says that another one may know better: it lacks it, is down, forbids it, or has something else."""
+_DOWN = (NetworkError, ServerError, ThrottledError)
+"""After these, all tries made, a mirror is not asked again by the same command."""
 _HINT = "for `mini`, run `make base`; for another base, copy it into the store as an OCI layout, or name its registry"
 
 
@@ -54,6 +72,7 @@ class Places:
         self.offline = offline
         self._name = name
         self._find = functools.cache(repositories)
+        self._down: set[Repository] = set()
 
     @property
     def repositories(self) -> tuple[Repository, ...]:
@@ -103,14 +122,18 @@ class Places:
 
         if self.is_local(blob):
             return str(self.store.root)
-        for number, repository in enumerate(self.repositories, start=1):
-            try:
-                if has_blob(repository, blob):
-                    return str(repository)
-            except AvailabilityError:
-                if number == len(self.repositories):
-                    raise
-        return None
+        if not self.repositories:
+            return None
+
+        def ask(repository: Repository) -> str:
+            if has_blob(repository, blob):
+                return str(repository)
+            raise MissingError(f"blob {blob.digest} of {repository}", "is not in the registry")
+
+        try:
+            return self._first(ask)
+        except MissingError:
+            return None
 
     def _document(self, descriptor: Descriptor, subject: str, limit: int) -> bytes:
         if self.store.has(descriptor.digest) or descriptor.size > limit:
@@ -131,31 +154,41 @@ class Places:
 
         if self.offline or not self.repositories:
             raise self._absent(descriptor, subject)
-        for number, repository in enumerate(self.repositories, start=1):
+
+        def ask(repository: Repository) -> bytes:
+            if descriptor.media_type in MANIFEST_TYPES:
+                return repository.manifest(descriptor.digest).raw
+            return read_blob(repository, descriptor, limit)
+
+        return self._first(ask)
+
+    def _first(self, ask: Callable[[Repository], _T]) -> _T:
+        """What the first place answers that can; of the last one, which is no mirror, also what it refuses."""
+        left = self.candidates()
+        while True:
             try:
-                if descriptor.media_type in MANIFEST_TYPES:
-                    return repository.manifest(descriptor.digest).raw
-                return read_blob(repository, descriptor, limit)
-            except AvailabilityError:
-                # A mirror may lack what the next place has; what the last one says is the answer.
-                if number == len(self.repositories):
-                    raise
-        raise self._absent(descriptor, subject)
+                return ask(left[0])
+            except _PASSED as error:
+                self.pass_over(left.pop(0), error, left)
+
+    def candidates(self) -> list[Repository]:
+        """The repositories to ask in order: mirrors that are not known to be down, and the last one."""
+        found = self.repositories
+        return [one for one in found[:-1] if one not in self._down] + list(found[-1:])
+
+    def pass_over(self, repository: Repository, error: ImgbuildError, left: list[Repository]) -> None:
+        """Say that the next place is asked; raise the error where there is none, or where that would not help."""
+        if not left or isinstance(error, BudgetError):
+            raise error
+        if isinstance(error, _DOWN):
+            self._down.add(repository)
+        repository.registry.note(f"{error}; asking {left[0]}")
 
     @contextlib.contextmanager
     def _stream(self, blob: Descriptor, offset: int) -> Iterator[Readable]:
-        from imgbuild.adapters.registry.blobs import BlobStream  # noqa: PLC0415 - urllib3 takes 60 ms
-
-        for number, repository in enumerate(self.repositories, start=1):
-            with BlobStream(repository, blob, offset=offset) as stream:
-                try:
-                    stream.start()
-                except AvailabilityError:
-                    if number == len(self.repositories):
-                        raise
-                    continue
-                yield stream
-                return
+        with contextlib.closing(_Relay(self, blob, offset)) as stream:
+            stream.start()
+            yield stream
 
     def _absent(self, descriptor: Descriptor, subject: str) -> MissingError | OfflineMissError:
         kind = OfflineMissError if self.offline else MissingError
@@ -166,6 +199,45 @@ class Places:
             where=str(self.store.root),
             hint=_HINT,
         )
+
+
+class _Relay:
+    """A blob's bytes from the first place that has it; where one fails on the way, the next one goes on there."""
+
+    def __init__(self, places: Places, blob: Descriptor, offset: int) -> None:
+        self._places = places
+        self._blob = blob
+        self._offset = offset
+        self._left = places.candidates()
+        self._stream: BlobStream | None = None
+
+    def start(self) -> None:
+        """Raise now what is known before the first byte."""
+        self._try(lambda stream: stream.start())
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end."""
+        data = self._try(lambda stream: stream.read(size))
+        self._offset += len(data)
+        return data
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _try(self, use: Callable[[BlobStream], _T]) -> _T:
+        from imgbuild.adapters.registry.blobs import BlobStream  # noqa: PLC0415 - urllib3 takes 60 ms
+
+        while True:
+            if self._stream is None:
+                self._stream = BlobStream(self._left[0], self._blob, offset=self._offset)
+            try:
+                return use(self._stream)
+            except _PASSED as error:
+                self.close()
+                self._places.pass_over(self._left.pop(0), error, self._left)
 
 
 def locations(registries: Registries, reference: str) -> tuple[Repository, ...]:

@@ -16,7 +16,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """`tries` is how many are worth it; None if as many as one has."""
+    """`tries` is how many are worth it with a host that never answered; None if as many as one has."""
 
     problem: str
     hint: str | None = None
@@ -46,7 +46,7 @@ _KNOWN = {
     "ConnectionRefusedError": Failure(
         problem="nobody listens there", hint="see that host and port are right, and that the registry runs", tries=2
     ),
-    "TimeoutError": Failure(problem="it took too long"),
+    "TimeoutError": Failure(problem="it took too long", tries=3),
     "RemoteDisconnected": Failure(problem="the connection ended without an answer"),
     "IncompleteRead": Failure(problem="the connection ended in the middle"),
     "SSLEOFError": Failure(problem="the connection ended within TLS"),
@@ -60,7 +60,7 @@ def failure_of(error: BaseException) -> Failure:
     """Why, by the innermost cause."""
     cause = _innermost(error)
     if isinstance(cause, StuckError):
-        return Failure(problem=str(cause))
+        return Failure(problem=str(cause), tries=3)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return Failure(
             problem=f"its certificate is not trusted ({printable(cause.verify_message)})",
