@@ -31,7 +31,9 @@ _MAX_PAGES = 100
 _ROUNDS = 20
 """times that the fallback tag is written before we give up against other writers."""
 _SETTLE = 0.4
-"""seconds after which a writer looks again: several times what lies between another one's look and its write."""
+"""seconds after which a writer looks again at least."""
+_SLOWER = 4
+"""times the time between our own look and write, which another writer may need between its own."""
 _NEXT = re.compile(r'<([^<>]{1,4096})>\s*;\s*rel="?next"?')
 _EMPTY = {"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": []}
 
@@ -75,7 +77,7 @@ def attach(repository: Repository, raw: bytes, media_type: str, subject: Descrip
     """
     answer = repository.put_manifest(raw, media_type)
     row = _row(raw, media_type)
-    if answer.header("OCI-Subject") is None and not _listed_by_api(repository, subject.digest, row):
+    if answer.header("OCI-Subject") != str(subject.digest) and not _listed_by_api(repository, subject.digest, row):
         _merge(repository, subject.digest, row)
     return row.descriptor.digest
 
@@ -89,10 +91,9 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
     """The rows that the API lists; None if there is no such API."""
     name = f"referrers of {subject} in {repository}"
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
-    url: str | None = repository.path(f"referrers/{subject}{query}")
+    url = repository.path(f"referrers/{subject}{query}")
     rows: list[Entry] = []
     for _ in range(_MAX_PAGES):
-        assert url is not None  # noqa: S101 - the loop ends where there is none
         call = Call(
             method="GET",
             url=url,
@@ -113,9 +114,9 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
             raw = answer.body(DEFAULT_LIMITS.manifest_bytes)
             rows += Index.parse(raw, media_type=kind, subject=name).entries
             more = _NEXT.search(answer.header("Link") or "")
-            url = next_address(answer.url, more[1], subject=name) if more else None
-        if url is None:
-            return tuple(rows)
+            if more is None:
+                return tuple(rows)
+            url = next_address(answer.url, more[1], subject=name)
     raise ProtocolError(name, "has no end", expected=f"at most {_MAX_PAGES} pages")
 
 
@@ -130,34 +131,29 @@ def _fallback(repository: Repository, subject: Digest) -> Index | None:
 
 def _merge(repository: Repository, subject: Digest, row: Entry) -> None:
     """Add a row to the index under the fallback tag, and look until it stays there."""
-    seen: dict[Digest, Entry] = {row.descriptor.digest: row}
-    quiet = 0
+    own = row.descriptor.digest
+    seen = {own: row}
+    settle = 0.0
     for _ in range(_ROUNDS):
+        started = time.monotonic()
         index = _fallback(repository, subject)
         there = {} if index is None else {item.descriptor.digest: item for item in index.entries}
         lost = [item for digest, item in seen.items() if digest not in there]
+        # What somebody deleted does not come back.
+        lost = [item for item in lost if item is row or repository.manifest_digest(item.descriptor.digest) is not None]
         if not lost:
-            if quiet:
-                return
-            quiet = 1
-            time.sleep(_SETTLE * random.uniform(1.0, 2.0))  # noqa: S311 - spreads writers
-            continue
-        quiet = 0
-        _write(repository, subject, index, [item for item in lost if _exists(repository, item, row)])
-        seen.update(there)
+            return
+        _write(repository, subject, index, lost)
+        seen = {**there, **{item.descriptor.digest: item for item in lost}}
+        # Others are as fast as we are, more or less.
+        settle = max(settle, _SETTLE, _SLOWER * (time.monotonic() - started))
+        time.sleep(settle * random.uniform(1.0, 2.0))  # noqa: S311 - spreads writers
     raise NetworkError(
         f"tag {repository}:{fallback_tag(subject)}",
         f"does not keep what is written there, after {_ROUNDS} tries",
-        expected=f"an index that lists {row.descriptor.digest}",
+        expected=f"an index that lists {own}",
         hint="do others write to it without end? the document itself is there, under its digest; run it again",
     )
-
-
-def _exists(repository: Repository, item: Entry, own: Entry) -> bool:
-    """Whether a row that vanished should come back: not if somebody deleted the manifest that it names."""
-    if item is own:
-        return True
-    return repository.manifest_digest(item.descriptor.digest) is not None
 
 
 def _write(repository: Repository, subject: Digest, index: Index | None, rows: list[Entry]) -> None:

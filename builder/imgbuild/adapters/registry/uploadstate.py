@@ -13,7 +13,7 @@ from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 _BYTES = 64 * KIB
@@ -28,9 +28,12 @@ class UploadMemory:
         self._folder = folder
 
     @contextlib.contextmanager
-    def hold(self, repository: str, digest: Digest) -> Iterator[None]:
-        """Keep other processes of this machine from sending the same blob to the same place meanwhile."""
-        with exclusive(self._path(repository, digest).with_suffix(".lock")):
+    def hold(self, repository: str, digest: Digest, *, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+        """Keep other processes of this machine from sending the same blob to the same place meanwhile.
+
+        `waiting` is called in another thread if somebody else has held it for a second.
+        """
+        with exclusive(self._path(repository, digest).with_suffix(".lock"), waiting=waiting):
             yield
 
     def recall(self, repository: str, digest: Digest) -> str | None:

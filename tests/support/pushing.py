@@ -1,0 +1,144 @@
+"""What pushes to one registry as the program does, with little patience, and keeps what was said meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from base64 import b64encode
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from imgbuild.adapters.registry.access import connect
+from imgbuild.adapters.registry.repository import Repository
+from imgbuild.adapters.registry.uploads import Upload
+from imgbuild.adapters.registry.uploadstate import UploadMemory
+from imgbuild.digest import Digest
+from imgbuild.ledger import Ledger
+from imgbuild.model.oci import Descriptor, Family
+
+from tests.support.remote import QUICK, SHORT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pytest
+    from imgbuild.adapters.registry.uploads import BlobSource
+    from imgbuild.digest import Readable
+
+APP = "team/app"
+
+
+class Bytes:
+    """A source of an upload in memory; `opened` has the offsets at which it was read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.opened: list[int] = []
+
+    @contextlib.contextmanager
+    def open(self, offset: int) -> Iterator[Readable]:
+        self.opened.append(offset)
+        yield io.BytesIO(self.data[offset:])
+
+
+class BreaksAt(Bytes):
+    """A source that fails once, at a byte."""
+
+    def __init__(self, data: bytes, at: int, error: BaseException) -> None:
+        super().__init__(data)
+        self.at = at
+        self.error: BaseException | None = error
+
+    @contextlib.contextmanager
+    def open(self, offset: int) -> Iterator[Readable]:
+        self.opened.append(offset)
+        yield _Breaking(self, offset)
+
+
+class _Breaking:
+    def __init__(self, source: BreaksAt, offset: int) -> None:
+        self._source = source
+        self._place = offset
+
+    def read(self, size: int, /) -> bytes:
+        source = self._source
+        if source.error is not None and self._place <= source.at < self._place + size:
+            size = source.at - self._place
+            if not size:
+                error, source.error = source.error, None
+                raise error
+        data = source.data[self._place : self._place + size]
+        self._place += len(data)
+        return data
+
+
+def blob_of(data: bytes) -> Descriptor:
+    """The descriptor of a layer."""
+    return Descriptor(media_type=Family.OCI.layer_gzip, digest=Digest.of(data), size=len(data))
+
+
+@dataclass
+class Client:
+    """A repository, and what was noted of it. `known` is what the progress says is there, in bytes."""
+
+    repository: Repository
+    memory: UploadMemory
+    ledger: Ledger
+    notes: list[str]
+    known: int = 0
+    on_advance: Callable[[int], None] = field(default=lambda _: None)
+
+    def upload(self, data: bytes, source: BlobSource | None = None, *, session: str | None = None) -> Descriptor:
+        """Send a blob; `source` where its bytes shall come from another place than memory."""
+        blob = blob_of(data)
+        upload = Upload(self.repository, blob, source or Bytes(data), memory=self.memory, advance=self._advance)
+        upload.run(session)
+        return blob
+
+    def said(self, text: str) -> bool:
+        """Whether some note has a text in it."""
+        return any(text in note for note in self.notes)
+
+    def _advance(self, count: int) -> None:
+        self.known += count
+        self.on_advance(count)
+
+
+class HasOrigin(Protocol):
+    """A registry of any kind."""
+
+    @property
+    def host(self) -> str: ...
+
+
+def client(
+    registry: HasOrigin | str,
+    folder: Path,
+    *,
+    name: str = APP,
+    chunk: int | None = None,
+    profile: str | None = None,
+    ca: Path | None = None,
+    plain: bool | None = None,
+) -> Client:
+    """A client whose uploads are kept in `folder`; several of one folder are as runs after each other."""
+    host = registry if isinstance(registry, str) else registry.host
+    rows = {"chunk-bytes": chunk, "profile": profile, "ca": None if ca is None else str(ca), "plain-http": plain}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items() if value is not None)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "registries.toml"
+    file.write_text(f'schema = "imgbuild/registries/v1"\n[registry."{host}"]\n{text}')
+    ledger, notes = Ledger(), list[str]()
+    registries = connect(file, ledger=ledger, offline=False, note=notes.append, times=SHORT, patience=QUICK)
+    repository = Repository(registries.of(host), name)
+    return Client(repository=repository, memory=UploadMemory(folder / "uploads"), ledger=ledger, notes=notes)
+
+
+def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, host: str, user: str, password: str) -> None:
+    """Write the client configuration that `docker login` would, and have it found."""
+    folder.mkdir(parents=True, exist_ok=True)
+    word = b64encode(f"{user}:{password}".encode()).decode()
+    (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": word}}}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(folder))
