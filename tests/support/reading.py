@@ -19,11 +19,15 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor
 
+from tests.support.registries import PASSWORD
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pytest
+
+    from tests.support.fault_registry import FaultRegistry
 
 QUICK = Times(connect=5, idle=5, head=5, window=5)
 HASTY = Patience(attempts=4, first=0.001, cap=0.002)
@@ -89,6 +93,18 @@ def all_text(error: BaseException) -> str:
     """Everything of an error that could be printed, by us or by Python."""
     fields = error.fields() if isinstance(error, ImgbuildError) else {}
     return f"{error} {error!r} {fields} {error.args} {''.join(traceback.format_exception(error))}"
+
+
+def secrets(registry: FaultRegistry) -> set[str]:
+    """All that must be in no text."""
+    sent = {one.headers.get("authorization", "").partition(" ")[2] for one in registry.requests()}
+    return (sent | {PASSWORD, *registry.auth.grants, *registry.auth.refresh_tokens}) - {""}
+
+
+def check_silence(registry: FaultRegistry, client: Client, *errors: BaseException) -> None:
+    """No secret is in an error, a note or a representation."""
+    text = "".join([*map(all_text, errors), *client.notes, repr(client.registries), repr(vars(client.registries))])
+    assert not [secret for secret in secrets(registry) if secret in text]
 
 
 class Scripted:
