@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import random
+import shutil
 from base64 import b64encode
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from imgbuild.adapters.registry.access import connect
+from imgbuild.adapters.registry.blobs import read_blob
 from imgbuild.adapters.registry.repository import Repository
 from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
@@ -27,7 +30,13 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.uploads import BlobSource
     from imgbuild.digest import Readable
 
+    from tests.support.fault_registry import FaultRegistry
+    from tests.support.registries import LocalRegistry
+
 APP = "team/app"
+CHUNK = 1000
+"""bytes of a piece"""
+DATA = random.Random(7).randbytes(3 * CHUNK + 500)
 
 
 class Bytes:
@@ -142,3 +151,50 @@ def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, host: str, user: str, 
     word = b64encode(f"{user}:{password}".encode()).decode()
     (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": word}}}))
     monkeypatch.setenv("DOCKER_CONFIG", str(folder))
+
+
+def stored(found: Client, data: bytes) -> bytes:
+    """The bytes that the repository has under the digest of some bytes, checked."""
+    return read_blob(found.repository, blob_of(data), 1 << 30)
+
+
+def pieces(registry: FaultRegistry) -> list[str]:
+    """The `Content-Range` of all pieces that were sent."""
+    return [one.headers["content-range"] for one in registry.requests("upload-patch")]
+
+
+def received(registry: FaultRegistry) -> int:
+    """Bytes of blobs that arrived and were not refused: of what is refused, a server reads some and drops it."""
+    kinds = {"upload-patch", "upload-put"}
+    return sum(one.body_bytes_read for one in registry.requests() if one.kind in kinds and one.status < 400)
+
+
+def states(folder: Path) -> list[Path]:
+    """What is kept of uploads that have begun."""
+    return sorted((folder / "uploads").glob("*.json"))
+
+
+class StoppedError(Exception):
+    """What a test ends an upload with."""
+
+
+def stop_between(found: Client, count: int) -> None:
+    """End the upload after so many pieces, while no request is on its way; as if the process were killed there."""
+    seen = [0]
+
+    def advance(moved: int) -> None:
+        seen[0] += moved == 0
+        if seen[0] > count:
+            raise StoppedError
+
+    found.on_advance = advance
+
+
+def expire(registry: LocalRegistry) -> None:
+    """Have the registry forget all uploads."""
+    if registry.fault is not None:
+        registry.fault.uploads.expire()
+    else:
+        assert registry.storage is not None
+        for folder in registry.storage.glob("docker/registry/v2/repositories/*/*/_uploads"):
+            shutil.rmtree(folder)
