@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SAMPLES = {
     "build-result": ["build", "tiny"],
     "build-result of a dry run": ["build", "tiny", "--dry-run"],
+    "check-result": ["check", "tiny"],
     "inventory-result": ["inventory", "base"],
     "inventory-result by digest": ["inventory", "DIGEST"],
     "lock-result": ["lock", "tiny"],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _VERBS = {
     "build": "Build an image from its lock, verify it, and tag it.",
+    "check": "Ask whether all that a lock pins can still be had.",
     "inventory": "List what is in the layers of an image.",
     "lock": "Resolve a definition to digests and write its lock.",
     "plan": "Show what a build would do, without network.",

@@ -240,6 +240,46 @@ class InventoryDocument(Document, frozen=True, kw_only=True):
     result: InventoryBody
 
 
+class CheckPinBody(Document, frozen=True, kw_only=True):
+    """One pin of the lock: who was asked (`where`), what became of it, and what to do where it is not alive."""
+
+    kind: Literal["base", "git", "wheel", "toolchain"]
+    name: str
+    what: str
+    pin: str
+    where: str
+    verdict: Literal["alive", "gone", "differs", "not-allowed", "unreachable"]
+    detail: str | None = None
+    hint: str | None = None
+
+
+class CheckTagBody(Document, frozen=True, kw_only=True):
+    """What the base's tag for humans names now; it decides nothing."""
+
+    reference: str
+    state: Literal["same", "moved", "gone", "unknown"]
+    now: Digest | None = None
+
+
+class CheckBody(Document, frozen=True, kw_only=True):
+    """Whether all pins are alive (`ok`), and whether all could be asked for (`complete`)."""
+
+    image: str
+    ok: bool
+    complete: bool
+    pins: list[CheckPinBody]
+    tag: CheckTagBody | None = None
+    moved: list[MovedBody]
+
+
+class CheckDocument(Document, frozen=True, kw_only=True):
+    """`imgbuild check --json`."""
+
+    schema: Literal["imgbuild/check-result/v1"]
+    tool: dict[str, str]
+    result: CheckBody
+
+
 TOOL = {"name": "imgbuild", "version": __version__}
 
 

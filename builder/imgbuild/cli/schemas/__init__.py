@@ -9,6 +9,7 @@ from importlib.resources import files
 
 _DOCUMENTS = {
     "build-result": ("imgbuild.cli.results", "BuildDocument"),
+    "check-result": ("imgbuild.cli.results", "CheckDocument"),
     "error": ("imgbuild.cli.results", "ErrorDocument"),
     "image": ("imgbuild.model.image", "ImageDefinition"),
     "inventory-result": ("imgbuild.cli.results", "InventoryDocument"),

@@ -1,0 +1,168 @@
+"""`imgbuild check IMAGE`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING
+
+import click
+
+from imgbuild.cli.options import Settings, image_argument, shared
+from imgbuild.cli.render import show_moved
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.registry.session import Registries
+    from imgbuild.cli.render import Output
+    from imgbuild.cli.results import CheckPinBody
+    from imgbuild.ledger import Ledger
+    from imgbuild.steps.context import Context
+    from imgbuild.steps.liveness import Liveness, Pin
+
+_COLOURS = {"alive": "green", "gone": "red", "differs": "red", "not-allowed": "yellow", "unreachable": "yellow"}
+_LOST = {
+    "base": "look for a copy (a mirror, a store, a node that runs it), push it where it stays, and name that place as "
+    "a mirror in registries.toml; or take another base: `imgbuild lock {image} --update base`, or change "
+    "base.manifest where the definition has one",
+    "git": "where a clone has the commit, keep it in the repository as a bundle (`git bundle create`) and name that as "
+    "the source; or take another commit: `imgbuild lock {image} --update {name}`",
+    "wheel": "where a cache has the file, put it into an index or folder that pip is configured for; or change the "
+    "version in the definition, then `imgbuild lock {image} --update {name}`",
+}
+_TAGS = {
+    "same": "names what is pinned",
+    "moved": "names something else now, which changes nothing here:",
+    "gone": "is gone, which changes nothing here",
+    "unknown": "could not be asked for",
+}
+
+
+@click.command("check")
+@image_argument
+@shared
+def command(image: str, *, settings: Settings) -> int:
+    """Ask whether all that the lock of IMAGE pins can still be had.
+
+    Asked is the place that the lock names, and no mirror of it: registry, git repository, and the index of pip.
+
+    Exit code 0: all pins are alive; 1: at least one is gone, or is something else now; 5: none is, but not all could
+    be asked for.
+    """
+    from imgbuild.steps.liveness import check_pins  # noqa: PLC0415 - imported when used
+
+    project = settings.open_project()
+    if image not in project.images():
+        # It says which images there are; of one that is defined, the lock alone matters here.
+        project.load(image)
+    lock = project.require_lock(image)
+    context = _impatient(settings, settings.context(project, staged=False))
+    found = check_pins(context, lock)
+    _document(settings.output, image, found, context.ledger)
+    _show(settings.output, image, found)
+    show_moved(settings.output, context.ledger)
+    return _answer(settings.output, found)
+
+
+def _impatient(settings: Settings, context: Context) -> Context:
+    """The same surroundings, whose registries are given up sooner: an answer is wanted, not the bytes."""
+
+    @functools.cache
+    def connect() -> Registries:
+        from imgbuild.adapters.registry.access import connect as open_registries  # noqa: PLC0415 - takes 60 ms
+        from imgbuild.adapters.registry.patience import Patience  # noqa: PLC0415
+        from imgbuild.adapters.registry.wire import Times  # noqa: PLC0415
+
+        return open_registries(
+            settings.registries,
+            ledger=context.ledger,
+            offline=settings.offline,
+            note=context.progress.note,
+            times=Times(connect=10.0, idle=20.0, head=30.0, window=20.0),
+            patience=Patience(attempts=3, cap=5.0, asked_cap=20.0),
+        )
+
+    return dataclasses.replace(context, connect=connect)
+
+
+def _document(output: Output, image: str, found: Liveness, ledger: Ledger) -> None:
+    from imgbuild.cli.results import TOOL, CheckBody, CheckDocument, CheckTagBody, moved_bodies  # noqa: PLC0415
+
+    tag = found.tag
+    body = CheckBody(
+        image=image,
+        ok=found.lost == 0 and found.unasked == 0,
+        complete=found.unasked == 0,
+        pins=[_body(image, pin) for pin in found.pins],
+        tag=None if tag is None else CheckTagBody(reference=tag.reference, state=tag.state, now=tag.now),
+        moved=moved_bodies(ledger),
+    )
+    output.document(CheckDocument(schema="imgbuild/check-result/v1", tool=TOOL, result=body))
+
+
+def _body(image: str, pin: Pin) -> CheckPinBody:
+    from imgbuild.cli.results import CheckPinBody  # noqa: PLC0415
+
+    return CheckPinBody(
+        kind=pin.kind,
+        name=pin.name,
+        what=pin.what,
+        pin=pin.pin,
+        where=pin.where,
+        verdict=pin.verdict.value,
+        detail=pin.detail,
+        hint=_hint(image, pin),
+    )
+
+
+def _hint(image: str, pin: Pin) -> str | None:
+    if pin.verdict.value not in {"gone", "differs"}:
+        return pin.hint
+    return _LOST.get(pin.kind, _LOST["wheel"]).format(image=image, name=pin.name)
+
+
+def _show(output: Output, image: str, found: Liveness) -> None:
+    """A group a kind; the layers that are alive are one line, unless with -v. What is not alive comes whole."""
+    from imgbuild.steps.liveness import Verdict  # noqa: PLC0415
+
+    counts = ", ".join(f"{found.count(verdict)} {verdict.value}" for verdict in Verdict)
+    output.line(f"pins         {counts}", bold=True)
+    for kind in dict.fromkeys(pin.kind for pin in found.pins):
+        pins = [pin for pin in found.pins if pin.kind == kind]
+        output.line(f"{kind:12} {', '.join(dict.fromkeys(pin.where for pin in pins))}")
+        layers = [pin for pin in pins if pin.what.startswith("layer ") and pin.verdict is Verdict.ALIVE]
+        for pin in pins:
+            if pin not in layers or output.verbose:
+                _pin(output, image, pin)
+        if layers and not output.verbose:
+            output.line(f"  {'alive':11}  {len(layers)} layers", colour=_COLOURS["alive"])
+    if found.tag is not None:
+        output.line(f"tag          {found.tag.reference} {_TAGS[found.tag.state]}")
+        if found.tag.state == "moved":
+            output.line(f"             {found.tag.now}")
+
+
+def _pin(output: Output, image: str, pin: Pin) -> None:
+    verdict = pin.verdict.value
+    ok = verdict == "alive"
+    output.answer(f"  {verdict:11}  {pin.what}  {pin.pin}", ok=ok, colour=_COLOURS[verdict])
+    if ok and not output.verbose:
+        return
+    for name, value in (("where", pin.where), ("detail", pin.detail), ("hint", None if ok else _hint(image, pin))):
+        if value is not None:
+            output.answer(f"               {name:8} {value}", ok=ok)
+
+
+def _answer(output: Output, found: Liveness) -> int:
+    """The last line, and the exit code."""
+    unasked = f"{found.unasked} could not be asked for, which is no yes"
+    if found.lost:
+        text = f"of {len(found.pins)} pins, {found.lost} cannot be had any more"
+        output.answer(
+            f"GONE         {text}; {unasked}" if found.unasked else f"GONE         {text}", ok=False, colour="red"
+        )
+        return 1
+    if found.unasked:
+        output.answer(f"NOT CHECKED  of {len(found.pins)} pins, {unasked}", ok=False, colour="yellow")
+        return 5
+    output.answer("all pins are alive", ok=True, colour="green", bold=True)
+    return 0
