@@ -71,7 +71,8 @@ class Engine:
         """
         host = _clean(environment.get("DOCKER_HOST") or _USUAL)
         with _failures(host, "does not answer", hint=_NO_ANSWER):
-            version = _client(environment, _FIRST_VERSION, _ANSWER_SECONDS).version(api_version=False)
+            with _client(environment, _FIRST_VERSION, _ANSWER_SECONDS) as asking:
+                version = asking.version(api_version=False)
             api = str(version["ApiVersion"])
             client = _client(environment, api, _ANSWER_SECONDS)
             status = dict(client.info().get("DriverStatus") or ())
@@ -82,6 +83,11 @@ class Engine:
                 version=str(version["Version"])[:_SAID],
                 store=str(status.get("driver-type")),
             )
+
+    def close(self) -> None:
+        """End its connections."""
+        self._client.close()
+        self._loader.close()
 
     def find(self, name: str) -> EngineImage | None:
         """What the daemon says of an image, by digest or name; None if it has none of that name."""

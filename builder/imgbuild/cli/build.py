@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from imgbuild.cli.options import Settings, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imgbuild.adapters.engine import Engine
     from imgbuild.cli.render import Output
     from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, ReplacedBody
@@ -59,16 +62,11 @@ def command(
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     destination = _destination(context, push, tags or tuple(inputs.definition.tags))
-    outcome = build(
-        context,
-        store,
-        inputs,
-        lock,
-        dry_run=dry_run,
-        destination=destination,
-        outputs=_outputs(outputs, inputs.definition),
-        engine=_engine() if load and not dry_run else None,
-    )
+    places = _outputs(outputs, inputs.definition)
+    with _docker(wanted=load and not dry_run) as engine:
+        outcome = build(
+            context, store, inputs, lock, dry_run=dry_run, destination=destination, outputs=places, engine=engine
+        )
     _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
 
@@ -99,11 +97,16 @@ def _outputs(texts: tuple[str, ...], definition: ImageDefinition) -> tuple[Targe
     return parse_outputs(texts, image=definition.name, tags=tuple(definition.tags))
 
 
-def _engine() -> Engine:
+@contextlib.contextmanager
+def _docker(*, wanted: bool) -> Iterator[Engine | None]:
     """The Docker, asked before anything is built: if it is not there, that is known at once."""
+    if not wanted:
+        yield None
+        return
     from imgbuild.adapters.engine import Engine  # noqa: PLC0415
 
-    return Engine.connect()
+    with contextlib.closing(Engine.connect()) as engine:
+        yield engine
 
 
 def _show(
