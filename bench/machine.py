@@ -101,6 +101,7 @@ class Meter:
         cwd: Path | None = None,
         daemons: Iterable[int] = (),
         disk: Iterable[Path] = (),
+        space: Path | None = None,
         expect: tuple[int, ...] = (0,),
     ) -> Cost:
         """Run programs one after the other (or call what is no program) and say what they cost together.
@@ -111,6 +112,8 @@ class Meter:
             cwd: its folder.
             daemons: processes that work for it; their memory is counted, with that of their children.
             disk: folders whose growth counts; the most that they held at once is what is said.
+            space: a folder whose file system is looked at instead, for files that have no name: what was free in the
+                end and was not meanwhile. Whatever else writes there meanwhile is in it.
             expect: exit codes that are success.
         """
         os.sync()
@@ -118,7 +121,7 @@ class Meter:
         before = self._bytes()
         held = usage(folders)
         output = []
-        with _Watch(tuple(daemons), folders) as watch:
+        with _Watch(tuple(daemons), folders, space) as watch:
             started = time.perf_counter()
             for command in commands:
                 if callable(command):
@@ -129,12 +132,13 @@ class Meter:
         after = self._bytes()
         moved = (None, None) if before is None or after is None else (after[0] - before[0], after[1] - before[1])
         most = max(watch.disk, usage(folders))
+        hidden = 0 if space is None else max(0, _free(space) - watch.free)
         return Cost(
             seconds=seconds,
             read=moved[0],
             written=moved[1],
             peak=watch.peak,
-            disk=max(0, most - held),
+            disk=max(0, most - held, hidden),
             output="".join(output),
         )
 
@@ -155,9 +159,11 @@ def _run(command: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None
 class _Watch:
     """Samples the memory of processes and their children, and small folders' disk, while something runs."""
 
-    def __init__(self, daemons: tuple[int, ...], folders: tuple[Path, ...]) -> None:
+    def __init__(self, daemons: tuple[int, ...], folders: tuple[Path, ...], space: Path | None) -> None:
         self.peak = 0
         self.disk = 0
+        self.free = 0 if space is None else _free(space)
+        self._space = space
         self._daemons = set(daemons)
         self._folders = folders
         self._end = threading.Event()
@@ -177,6 +183,13 @@ class _Watch:
             roots = self._daemons | (_children({os.getpid()}, 1) - self._before)
             self.peak = max(self.peak, sum(map(_resident, roots | _children(roots))))
             self.disk = max(self.disk, usage(self._folders, few=200))
+            if self._space is not None:
+                self.free = min(self.free, _free(self._space))
+
+
+def _free(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def _children(roots: set[int], depth: int = 64) -> set[int]:

@@ -159,9 +159,7 @@ def copying(bench: Bench) -> None:
     if skopeo is not None:
         names = (f"docker://{bench.host}/bench/ready:bench", f"docker://{bench.other}/bench/skopeo:bench")
         plain = ["--src-tls-verify=false", "--dest-tls-verify=false"]
-        rows.append(
-            ("skopeo copy", bench.meter.run([skopeo, "copy", "--quiet", *plain, *names], env=env, disk=[spool]))
-        )
+        rows.append(("skopeo copy", bench.meter.run([skopeo, "copy", "--quiet", *plain, *names], env=env, space=spool)))
     _rows(rows)
 
 

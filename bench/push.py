@@ -42,7 +42,9 @@ PROOFS = {4: bytes_moved, 5: rivalry, 6: copying, 7: deep}
 def main(arguments: Sequence[str]) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
-    fetched = tools.fetch(options.tools)
+    fetched = tools.fetch(options.tools.absolute())
+    # As it is installed: a program that compiles itself at every start is not what is measured.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     machine.isolate("bench.push", arguments)
     machine.loopback_up()
     work = Path(tempfile.mkdtemp(prefix="imgbuild-bench-", dir=options.work))
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str]) -> None:
             traffic = [machine.Traffic(int(registry.host.rpartition(":")[2])) for registry in (here, other)]
             bench = Bench(
                 work=work,
-                standin=ROOT / ".imgbuild/store",
+                standin=options.store.absolute(),
                 cache=Cache(default_folder(), ledger=Ledger()),
                 tools=fetched,
                 host=here.host,
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--short", action="store_true", help="small bases, and nothing that pulls one")
     parser.add_argument("--only", type=int, nargs="+", choices=sorted(PROOFS), default=sorted(PROOFS))
     parser.add_argument("--engines", nargs="*", default=["sid"], choices=["sid", "trixie"], help="whose dockerd")
+    parser.add_argument("--store", type=Path, default=ROOT / ".imgbuild/store", help="has the stand-in (`make base`)")
     parser.add_argument("--work", type=Path, default=Path("/var/tmp"), help="where the folder of this run is made")  # noqa: S108
     parser.add_argument("--tools", type=Path, default=default_folder() / "bench-tools", help="kept for the next run")
     return parser
@@ -87,7 +90,7 @@ def _versions(found: tools.Tools) -> None:
     print(
         f"dockerd {found.version('sid', 'dockerd')} with buildx {_buildx(found, 'sid')}, "
         f"dockerd {found.version('trixie', 'dockerd')} with buildx {_buildx(found, 'trixie')}, "
-        f"buildah {found.version('bookworm', 'buildah')}, crane {found.version('sid', 'crane', 'version')}, "
+        f"buildah {found.version('bookworm', 'buildah')}, crane {found.package_version('sid', 'crane')}, "
         f"skopeo {found.version('bookworm', 'skopeo')}, docker-registry {found.version('bookworm', 'docker-registry')}"
     )
     counted = "the packet filter" if machine.isolated() else "nobody but imgbuild itself"

@@ -50,21 +50,26 @@ class Tools:
         found = re.search(r"\d+\.\d+\.\d+", answer.stdout + answer.stderr)
         return found.group() if found else "?"
 
+    def package_version(self, suite: str, name: str) -> str:
+        """The version of a package, for programs that do not say theirs."""
+        lines = (self.folder / suite / "done").read_text().splitlines()[1:]
+        return next((line.split("_")[1] for line in lines if line.startswith(f"{name}_")), "?")
+
 
 def fetch(folder: Path) -> Tools:
     """Have all packages under `folder`; what is there already is not fetched again."""
     for suite, packages in SUITES.items():
         done = folder / suite / "done"
         wanted = " ".join(packages)
-        if done.is_file() and done.read_text() == wanted:
+        if done.is_file() and done.read_text().splitlines()[0] == wanted:
             continue
         print(f"fetching {wanted} of {suite}", flush=True)
-        _suite(folder / suite, suite, packages)
-        done.write_text(wanted)
+        done.write_text("\n".join([wanted, *_suite(folder / suite, suite, packages)]))
     return Tools(folder=folder)
 
 
-def _suite(folder: Path, suite: str, packages: tuple[str, ...]) -> None:
+def _suite(folder: Path, suite: str, packages: tuple[str, ...]) -> list[str]:
+    """Fetch and unpack; the names of the files, which hold the versions."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("lists/partial", "cache/partial", "etc", "root"):
         (folder / name).mkdir(parents=True)
@@ -86,7 +91,9 @@ def _suite(folder: Path, suite: str, packages: tuple[str, ...]) -> None:
         apt += ["-o", "APT::Sandbox::User=root"]
     subprocess.run([*apt, "update"], check=True)
     subprocess.run([*apt, "download", *packages], check=True, cwd=folder / "cache")
-    for package in sorted((folder / "cache").glob("*.deb")):
+    files = sorted((folder / "cache").glob("*.deb"))
+    for package in files:
         subprocess.run(["dpkg", "-x", str(package), str(folder / "root")], check=True)
         package.unlink()
     shutil.rmtree(folder / "lists")
+    return [package.name for package in files]
