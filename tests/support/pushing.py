@@ -9,26 +9,35 @@ import random
 import shutil
 from base64 import b64encode
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from imgbuild import jsontext
+from imgbuild.adapters.cache import Cache
 from imgbuild.adapters.registry.access import connect
 from imgbuild.adapters.registry.blobs import read_blob
 from imgbuild.adapters.registry.repository import Repository
 from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
+from imgbuild.adapters.store import Store
 from imgbuild.digest import Digest
 from imgbuild.ledger import Ledger
-from imgbuild.model.oci import Descriptor, Family
+from imgbuild.model.identity import Report
+from imgbuild.model.oci import Descriptor, Family, Manifest
+from imgbuild.steps.context import Context
+from imgbuild.steps.places import Places
+from imgbuild.steps.push import move_tags, push
 
 from tests.support.remote import QUICK, SHORT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     import pytest
+    from imgbuild.adapters.registry.session import Registries
     from imgbuild.adapters.registry.uploads import BlobSource
     from imgbuild.digest import Readable
+    from imgbuild.steps.push import Pushed
 
     from tests.support.fault_registry import FaultRegistry
     from tests.support.registries import LocalRegistry
@@ -93,6 +102,7 @@ class Client:
     """A repository, and what was noted of it. `known` is what the progress says is there, in bytes."""
 
     repository: Repository
+    registries: Registries
     memory: UploadMemory
     ledger: Ledger
     notes: list[str]
@@ -142,7 +152,83 @@ def client(
     ledger, notes = Ledger(), list[str]()
     registries = connect(file, ledger=ledger, offline=False, note=notes.append, times=SHORT, patience=QUICK)
     repository = Repository(registries.of(host), name)
-    return Client(repository=repository, memory=UploadMemory(folder / "uploads"), ledger=ledger, notes=notes)
+    return Client(
+        repository=repository,
+        registries=registries,
+        memory=UploadMemory(folder / "uploads"),
+        ledger=ledger,
+        notes=notes,
+    )
+
+
+def image_of(layers: Sequence[Descriptor], config: Descriptor, family: Family = Family.OCI, **fields: Any) -> Manifest:
+    """The manifest of an image that has these blobs; `fields` are more of its fields."""
+    body = {
+        "schemaVersion": 2,
+        "mediaType": family.manifest,
+        "config": config.as_dict(),
+        "layers": [layer.as_dict() for layer in layers],
+        **fields,
+    }
+    return Manifest.parse(jsontext.compact(body), media_type=family.manifest, subject="image")
+
+
+def config_of(text: str = "app") -> bytes:
+    """The bytes of a config; another text gives another image."""
+    return jsontext.compact({"architecture": "arm64", "os": "linux", "author": text, "rootfs": {"type": "layers"}})
+
+
+def config_descriptor(raw: bytes) -> Descriptor:
+    """Its descriptor."""
+    return Descriptor(media_type=Family.OCI.config, digest=Digest.of(raw), size=len(raw))
+
+
+@dataclass
+class Shop:
+    """A store with one image, and the context that a push is given."""
+
+    store: Store
+    context: Context
+    manifest: Manifest
+
+    def push(self, target: Repository, *tags: str) -> Pushed:
+        """Push it, and tag it if it was read back as it should be; then the findings are right."""
+        pushed, findings = push(self.context, target, self.manifest, self.manifest.raw)
+        assert Report(findings=tuple(findings)).ok, findings
+        move_tags(target, self.manifest, self.manifest.raw, tags)
+        return pushed
+
+
+def shop(
+    found: Client,
+    folder: Path,
+    layers: Sequence[bytes],
+    *,
+    config: bytes | None = None,
+    base: Sequence[Repository] = (),
+    elsewhere: Sequence[Descriptor] = (),
+) -> Shop:
+    """An image of some layers in a store.
+
+    Args:
+        found: whose registries are asked.
+        folder: for the store and the cache.
+        layers: in the store.
+        config: its bytes.
+        base: repositories that have the layers `elsewhere`.
+        elsewhere: layers of the image before those of the store.
+    """
+    config = config_of() if config is None else config
+    store, cache = Store(folder / "store", ledger=found.ledger), Cache(folder / "cache", ledger=found.ledger)
+    store.create()
+    for data in (*layers, config):
+        store.put([data])
+    places = Places(store, cache, repositories=lambda: tuple(base))
+    context = Context(
+        root=folder, store=store, cache=cache, ledger=found.ledger, connect=lambda: found.registries, base=places
+    )
+    manifest = image_of([*elsewhere, *map(blob_of, layers)], config_descriptor(config))
+    return Shop(store=store, context=context, manifest=manifest)
 
 
 def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, host: str, user: str, password: str) -> None:
