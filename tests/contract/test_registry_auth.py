@@ -234,7 +234,7 @@ def test_threads_share_one_token_and_one_refresh(bearer: FaultRegistry, login: C
         ("http://127.0.0.1:99999/token", "cannot be read"),
         ("/token", "cannot be used"),
         ("http://127.0.0.1:1/token#", "fragment"),
-        ("http://127.1/token", "four decimal numbers"),
+        ("http://127.1/token", "name or number of a host"),
     ],
 )
 def test_a_realm_that_is_not_to_be_trusted_is_refused_and_not_asked(

@@ -19,6 +19,8 @@ _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)\.?")
 """Hosts that resolvers read as IPv4 addresses (URL standard, "ends in a number"): `127.1`, `0x7f000001`."""
 
+_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*\.?")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
@@ -83,9 +85,9 @@ def origin_of(url: str, *, subject: str) -> Origin:
         )
     if "@" in parts.netloc:
         raise ProtocolError(subject, "names an address with a user in it", actual=public(url))
-    if _NUMERIC.fullmatch(host) and _address(host) is None:
+    if _address(host) is None and (_NUMERIC.fullmatch(host) or not _NAME.fullmatch(host)):
         raise ProtocolError(
-            subject, "names an address that cannot be used", expected="four decimal numbers", actual=public(url)
+            subject, "names an address that cannot be used", expected="the name or number of a host", actual=public(url)
         )
     return Origin(scheme=parts.scheme, host=host, port=_PORTS[parts.scheme] if port is None else port)
 
