@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from imgbuild.adapters.cache import Cache
@@ -15,7 +16,7 @@ from imgbuild.ledger import Ledger
 from bench import bases, project, rivals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from bench.bases import BaseImage, Storage
@@ -113,36 +114,57 @@ def rivalry(bench: Bench) -> None:
     """Proof 5: the same change by other tools, on a base of many files."""
     base, made = bench.real()
     reference = f"{bench.host}/{base.name}:base"
-    rows: list[tuple[str, Cost, Cost | None]] = []
     reading = bench.meter.run(made.command("inventory", reference), disk=[made.cache])
     bench.meter.run(made.command("lock", project.NAME))
     bench.meter.run(made.command("build", project.NAME))
     change = bench.work / "change"
     project.extract_change(made, change)
-    rows.append(("imgbuild, inventory known", *_ours(bench, base, made)))
-    rows.append(("imgbuild, base read first", _first(bench, base, made), None))
+    target = f"{bench.host}/bench/rival"
     job = rivals.Job(
-        tools=bench.tools, meter=bench.meter, work=bench.work, change=change, base=reference,
-        target=f"{bench.host}/bench/rival",
+        tools=bench.tools, meter=bench.meter, work=bench.work, change=change, base=reference, target=target
     )  # fmt: skip
-    rows.append(("tar and `crane append`", *rivals.crane_append(job)))
-    for suite in bench.engines:
-        version = bench.tools.version(suite, "dockerd")
-        wanted = [recipe for recipe in reversed(rivals.RECIPES) if not bench.short or "--link" in recipe]
-        rows += [(f"dockerd {version}, {recipe}", *rivals.buildkit(job, suite, recipe)) for recipe in wanted]
-    if not bench.short:
-        rows.append(("buildah, COPY and push", *rivals.buildah(job)))
-    own = rows[0][1].seconds
+    print(f"inventory of the base alone: {reading.seconds:.1f} s, {_mb(reading.peak)} MB of memory, ", end="")
+    print(f"{_mb(reading.disk)} MB of cache\n")
     print("| tool | cold, s | to ours | warm, s | MB read | MB written | warm MB | disk, MB | memory, MB |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for label, cold, warm in rows:
-        again, moved = ("", "") if warm is None else (f"{warm.seconds:.2f}", f"{_moved(warm) / 1e6:.2f}")
-        print(
-            f"| {label} | {cold.seconds:.2f} | {cold.seconds / own:.2f} | {again} | {_mb(cold.read)} "
-            f"| {_mb(cold.written)} | {moved} | {_mb(cold.disk)} | {_mb(cold.peak)} |"
-        )
-    print(f"\ninventory of the base alone: {reading.seconds:.1f} s, {_mb(reading.peak)} MB of memory, "
-          f"{_mb(reading.disk)} MB of cache", flush=True)  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    link = "COPY --link, store=false"
+    names = {suite: f"dockerd {bench.tools.version(suite, 'dockerd')}" for suite in bench.engines}
+    quick: dict[str, Callable[[rivals.Job], rivals.Pair]] = {
+        "imgbuild, inventory known": lambda job: _ours(bench, job, made),
+        "tar and `crane append`": rivals.crane_append,
+    }
+    for suite, name in names.items():
+        quick[f"{name}, {link}"] = partial(rivals.buildkit, suite=suite, recipe=link)
+    pairs: dict[str, list[rivals.Pair]] = {label: [] for label in quick}
+    # In turns, so that other work on the machine falls on all of them.
+    for run in range(1 if bench.short else RUNS):
+        for label, measure in quick.items():
+            pairs[label].append(measure(replace(job, target=f"{target}-{run}")))
+    own = _middle(pairs["imgbuild, inventory known"])[0].seconds
+    for label, found in pairs.items():
+        _rival_row(label, *_middle(found), own=own)
+    _rival_row("imgbuild, base read first", _first(bench, base, made), None, own=own)
+    if bench.short:
+        return
+    _rival_row("buildah, COPY and push", *rivals.buildah(job), own=own)
+    for suite, name in names.items():
+        for recipe in ("COPY", "RUN"):
+            _rival_row(f"{name}, {recipe}", *rivals.buildkit(job, suite, recipe), own=own)
+
+
+def _middle(pairs: list[rivals.Pair]) -> rivals.Pair:
+    """The cold run and the warm run of median time."""
+    middle = [sorted(costs, key=lambda cost: cost.seconds)[len(pairs) // 2] for costs in zip(*pairs, strict=True)]
+    return middle[0], middle[1]
+
+
+def _rival_row(label: str, cold: Cost, warm: Cost | None, *, own: float) -> None:
+    again, moved = ("", "") if warm is None else (f"{warm.seconds:.2f}", f"{_moved(warm) / 1e6:.2f}")
+    print(
+        f"| {label} | {cold.seconds:.2f} | {cold.seconds / own:.2f} | {again} | {_mb(cold.read)} "
+        f"| {_mb(cold.written)} | {moved} | {_mb(cold.disk)} | {_mb(cold.peak)} |",
+        flush=True,
+    )
 
 
 def copying(bench: Bench) -> None:
@@ -190,9 +212,9 @@ def copy_sources(source: Path, target: Path) -> None:
         shutil.copytree(source / "results", target / "results")
 
 
-def _ours(bench: Bench, base: BaseImage, made: Project) -> tuple[Cost, Cost]:
+def _ours(bench: Bench, job: rivals.Job, made: Project) -> rivals.Pair:
     made.forget()
-    push = made.command("build", project.NAME, "--push", f"{bench.host}/{base.name}-out")
+    push = made.command("build", project.NAME, "--push", f"{job.target}-ours")
     cold = bench.meter.run(push, disk=[made.store, made.cache])
     made.touch()
     return cold, bench.meter.run(made.command("lock", project.NAME), push)

@@ -18,6 +18,7 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 from contextlib import ExitStack
@@ -42,11 +43,14 @@ PROOFS = {4: bytes_moved, 5: rivalry, 6: copying, 7: deep}
 def main(arguments: Sequence[str]) -> None:
     """Measure and print."""
     options = _parser().parse_args(arguments)
+    if shutil.which("docker-registry") is None:
+        raise SystemExit("docker-registry is not installed, so no push is measured (Debian: apt-get install it)")
     fetched = tools.fetch(options.tools.absolute())
     # As it is installed: a program that compiles itself at every start is not what is measured.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     machine.isolate("bench.push", arguments)
     machine.loopback_up()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended, and all is removed
     work = Path(tempfile.mkdtemp(prefix="imgbuild-bench-", dir=options.work))
     try:
         with ExitStack() as stack:
