@@ -11,10 +11,13 @@ from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, LayoutError
 from imgbuild.model import ocikeys
 from imgbuild.model.oci import INDEX_TYPES, Descriptor
+from imgbuild.text import printable
 
 REFERENCE_TYPE = "vnd.docker.reference.type"
 """The annotation by which BuildKit marks attestation manifests in an index."""
 _MAX_ENTRIES = 10_000
+_SHOWN = 500
+"""characters of the platforms that are shown where none is the right one."""
 _DEFAULT_VARIANT = {"arm64": "v8"}
 """The variant that is meant where none is written (platform specification of containerd)."""
 
@@ -34,6 +37,11 @@ class Entry:
         """Whether it says of itself that it is about another row, or that it is for no platform (C38, P31)."""
         marked = any(name == REFERENCE_TYPE for name, _ in self.annotations)
         return marked or (self.platform is not None and self.platform[:2] == ("unknown", "unknown"))
+
+    @property
+    def platform_name(self) -> str:
+        """`os/architecture[/variant]` as it is written there."""
+        return "/".join(part for part in self.platform if part) if self.platform else "no platform"
 
     def as_dict(self) -> dict[str, Any]:
         """The row as an index holds it; a platform is left out."""
@@ -60,16 +68,16 @@ class Index:
         try:
             value = jsontext.loads(raw, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes)
         except DocumentError as error:
-            raise LayoutError(subject, error.problem) from error
+            raise LayoutError(subject, printable(error.problem)) from error
         if not isinstance(value, dict) or media_type not in INDEX_TYPES:
-            raise LayoutError(subject, "is no index", expected=" or ".join(INDEX_TYPES), actual=media_type[:200])
+            raise LayoutError(subject, "is no index", expected=" or ".join(INDEX_TYPES), actual=printable(media_type))
         ocikeys.check_keys(value, ocikeys.MANIFEST, subject=subject)
         if "layers" in value or "config" in value:
             raise LayoutError(subject, "is an image manifest or has the fields of one", expected="an index")
         stated = value.get("mediaType", media_type)
         if stated != media_type:
             raise LayoutError(
-                subject, "has another media type than announced", expected=media_type, actual=str(stated)[:200]
+                subject, "has another media type than announced", expected=media_type, actual=printable(str(stated))
             )
         rows = value.get("manifests")
         if not isinstance(rows, list) or len(rows) > _MAX_ENTRIES:
@@ -83,21 +91,17 @@ class Index:
         Raises:
             LayoutError: there is none, or more than one (cases C40, P29).
         """
-        wanted = _normal(*[*platform.split("/"), ""][:3])
+        wanted = _normal(*[*platform.split("/"), "", ""][:3])
         found = [
             row for row in self.entries if not row.is_attestation and row.platform and _normal(*row.platform) == wanted
         ]
         if len(found) != 1:
-            there = ", ".join(
-                "/".join(part for part in row.platform if part) if row.platform else "no platform"
-                for row in self.entries
-                if not row.is_attestation
-            )
+            there = sorted({row.platform_name for row in self.entries if not row.is_attestation})
             raise LayoutError(
                 subject,
                 "has no manifest of the platform" if not found else "has several manifests of the platform",
                 expected=f"one of {platform}",
-                actual=there or "none",
+                actual=printable(", ".join(there), _SHOWN) or "none",
                 hint="name the digest of the manifest that is meant",
             )
         return found[0]
