@@ -97,4 +97,4 @@ def test_who_holds_us_by_a_byte_at_a_time_or_for_ever_is_left_soon(
         began = time.monotonic()
         with pytest.raises(NetworkError, match=problem), client.stream(server.host, DIGEST, SIZE) as stream:
             VerifiedReader(stream, described(DIGEST, SIZE).digest, SIZE, subject="blob").drain()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6

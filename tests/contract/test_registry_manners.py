@@ -162,7 +162,7 @@ def test_C51_retry_after_is_obeyed_in_both_forms(
     registry.faults.once(busy, "blob")
     began = time.monotonic()
     assert client.read(registry.host, DIGEST, SIZE) == DATA
-    assert least <= time.monotonic() - began < seconds + 0.6
+    assert least <= time.monotonic() - began < seconds + 3
 
 
 def test_C51_a_wait_that_is_too_long_is_not_waited_for(registry: FaultRegistry, client: Client) -> None:
@@ -176,10 +176,11 @@ def test_C51_one_refusal_slows_all_parallel_layers(registry: FaultRegistry, clie
     registry.faults.once(fr.Busy(retry_after=1), "blob")
     threads = [threading.Thread(target=client.read, args=(registry.host, DIGEST, SIZE)) for _ in range(8)]
     threads[0].start()
-    time.sleep(0.2)
+    while not client.notes:
+        time.sleep(0.01)
     for thread in threads[1:]:
         thread.start()
-    time.sleep(0.5)
+    time.sleep(0.4)
     assert len(registry.requests()) == 1
     for thread in threads:
         thread.join()

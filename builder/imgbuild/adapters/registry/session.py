@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from imgbuild.adapters.registry.call import Body, Call
 from imgbuild.adapters.registry.failure import WireError
 from imgbuild.adapters.registry.origin import Origin, check_reach, next_address, origin_of, public
 from imgbuild.adapters.registry.patience import Brake, Patience, retry_after
@@ -16,12 +16,14 @@ from imgbuild.adapters.registry.tokens import Authorizer, BusyError
 from imgbuild.errors import AvailabilityError, NetworkError, OfflineMissError, ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from imgbuild.adapters.registry.credentials import CredentialStore
     from imgbuild.adapters.registry.refusal import Refusal
     from imgbuild.adapters.registry.wire import Answer, Wire
     from imgbuild.model.registries import RegistriesDocument, RegistrySettings
+
+__all__ = ["Body", "Call", "Registries", "Registry", "origin_for"]
 
 _DOCKER_HUB = {"docker.io", "index.docker.io"}
 _DOCKER_HUB_API = "registry-1.docker.io"
@@ -31,40 +33,6 @@ _MAX_REFUSED = 2
 """times that one request may be refused with 401 and made again: nothing was shown, or a token that had expired."""
 _THROTTLED = 429
 _SHOWN = ("subject", "problem", "expected", "actual", "where", "hint")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Body:
-    """What a request sends: its length in bytes, and how to get the pieces, for each try anew."""
-
-    length: int
-    pieces: Callable[[], Iterable[bytes]]
-
-    @classmethod
-    def of(cls, data: bytes) -> Body:
-        """Bytes in memory."""
-        return cls(length=len(data), pieces=lambda: (data,))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """One request to a registry."""
-
-    method: str
-    url: str
-    """Absolute, or a path below the registry's origin."""
-    subject: str
-    """What it is about, as the reader of an error knows it."""
-    repository: str
-    scopes: tuple[str, ...]
-    accept: Collection[int]
-    """Statuses that are answers; all others are refusals."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: Body | None = None
-    once: bool = False
-    """Whether a failure is raised at once, because making the same request again might do harm."""
-    follow: bool = False
-    """Whether redirects are followed; credentials stay with the origin that they are for."""
 
 
 class Registry:

@@ -74,5 +74,5 @@ def test_C51_a_brake_holds_everyone_until_the_longest_wait_is_over() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(0.2 <= seconds < 1 for seconds in ended)
+    assert all(0.2 <= seconds < 5 for seconds in ended)
     assert max(ended) - min(ended) > 0.001
