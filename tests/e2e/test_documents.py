@@ -61,7 +61,7 @@ def test_every_document_follows_the_schema_that_it_names(
 
 
 def test_the_samples_are_all_documents_of_the_program() -> None:
-    files = {"image", "layer", "lock", "receipt"}
+    files = {"image", "layer", "lock", "receipt", "registries"}
     assert {sample.partition(" ")[0] for sample in SAMPLES} | files == set(names())
 
 
@@ -77,6 +77,19 @@ def files_of(tiny: Tiny) -> dict[str, Any]:
         "layer": tomllib.loads((tiny.root / "layers" / "tiny-app" / "layer.toml").read_text()),
         "lock": json.loads(tiny.project().lock_path("tiny").read_bytes()),
         "receipt": json.loads(raw),
+        "registries": {
+            "schema": "imgbuild/registries/v1",
+            "registry": {
+                "docker.io/lmsysorg": {"mirrors": ["head:5000/hub/lmsysorg"]},
+                "head:5000": {
+                    "plain-http": True,
+                    "ca": "/etc/ca.pem",
+                    "profile": "quay",
+                    "chunk-bytes": 1,
+                    "parallel": 2,
+                },
+            },
+        },
     }
 
 

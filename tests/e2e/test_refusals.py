@@ -749,7 +749,7 @@ def P19_the_reference_of_the_base_holds_a_digest(tiny: Tiny) -> Refusal:
 def offline_the_base_is_gone(tiny: Tiny) -> Refusal:
     digest = locked(tiny)["pins"]["base"]["manifest"]
     blob(tiny, digest).unlink()
-    return Refusal(exit_code=5, code="OFFLINE_MISS", says=("localhost/test/base", digest, str(tiny.store_path)))
+    return Refusal(exit_code=5, code="MISSING", says=("localhost/test/base", digest, str(tiny.store_path)))
 
 
 @refused

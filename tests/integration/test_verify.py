@@ -19,7 +19,7 @@ from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
 from imgbuild.cli import run
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, FactMismatchError, LayoutError, OfflineMissError
+from imgbuild.errors import DocumentError, FactMismatchError, LayoutError
 from imgbuild.model.identity import CHECKS, LIBRARY_CHECKS, Finding, Verdict
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.verify import verify
@@ -336,7 +336,7 @@ def test_C58_a_damaged_base_layer_says_what_to_do(tiny: Tiny) -> None:
 
 def test_a_base_that_is_not_in_the_store_is_an_error(tiny: Tiny) -> None:
     blob(tiny, locked(tiny)["pins"]["base"]["manifest"]).unlink()
-    with pytest.raises(OfflineMissError, match="is not in the store"):
+    with pytest.raises(MissingError, match="is not in the store"):
         findings(tiny)
 
 

@@ -93,3 +93,58 @@ def test_both_refuse_an_entry_below_a_marker_wherever_it_stands(stack: list[list
         modelled(changed)
     with pytest.raises(ArchiveError):
         merged(changed)
+
+
+def listed(tree: Tree) -> dict[bytes, tuple[object, ...]]:
+    return {path: comparable(node) for path, node in [(b"", tree.root), *tree.walk()]}
+
+
+def apply_as_far_as_possible(tree: Tree, stack: list[list[Item]], first: int) -> None:
+    for index, layer in enumerate(stack, start=first):
+        try:
+            tree.apply(inventory(layer), index)
+        except ArchiveError:
+            return
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(stack=stacks(), left=stacks(), right=stacks())
+def test_a_fork_is_as_a_tree_of_its_own_and_changes_of_either_do_not_reach_the_other(
+    stack: list[list[Item]], left: list[list[Item]], right: list[list[Item]]
+) -> None:
+    one, alone = Tree(), Tree()
+    for tree in (one, alone):
+        apply_as_far_as_possible(tree, stack, 0)
+    two = one.fork()
+    three = two.fork()
+    before = listed(alone)
+    assert listed(one) == listed(two) == before
+    apply_as_far_as_possible(two, left, 100)
+    assert listed(one) == listed(three) == before
+    apply_as_far_as_possible(one, right, 200)
+    assert listed(three) == before
+    for tree, changes, first in ((one, right, 200), (two, left, 100)):
+        fresh = Tree()
+        apply_as_far_as_possible(fresh, stack, 0)
+        apply_as_far_as_possible(fresh, changes, first)
+        assert listed(tree) == listed(fresh)
+    assert [path for path, _ in two.directories()] == [path for path, node in two.walk() if node.is_directory]
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(stack=stacks(), changes=stacks())
+def test_directories_that_are_one_object_in_both_trees_hold_the_same(
+    stack: list[list[Item]], changes: list[list[Item]]
+) -> None:
+    base = Tree()
+    apply_as_far_as_possible(base, stack, 0)
+    before = listed(base)
+    other = base.fork()
+    apply_as_far_as_possible(other, changes, 100)
+    after = listed(other)
+    for path, node in other.directories():
+        if base.get(path) is node:
+            prefix = path + b"/"
+            assert {k: v for k, v in after.items() if k.startswith(prefix)} == {
+                k: v for k, v in before.items() if k.startswith(prefix)
+            }

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
+from imgbuild.content.inventory import scan_layer
 from imgbuild.digest import Digest
+from imgbuild.errors import ArchiveError
 from imgbuild.model.oci import Descriptor
 
 from tests.support.refusals import blob, forge, locked
@@ -80,10 +82,11 @@ class Forgery:
         new = {"digest": str(digest), "size": size}
         self.manifest["layers"][index].update(new)
         self.config["rootfs"]["diff_ids"][index] = str(Digest.of(raw))
+        inventory = str(_inventory(packed))
         rows = self.lock["result"]["layers"]
         if self.base_layers <= index < self.base_layers + len(rows):
             row = rows[index - self.base_layers]
-            row.update(new, diff_id=str(Digest.of(raw)))
+            row.update(new, diff_id=str(Digest.of(raw)), inventory=inventory)
 
     def put(self, name: str, path: str, data: bytes, **row: Any) -> None:
         """A regular file in a layer, in place of what the layer has there; the receipt says it as it is."""
@@ -139,3 +142,12 @@ class Forgery:
         value = json.loads(blob(self._tiny, digest).read_bytes())
         assert isinstance(value, dict)
         return value
+
+
+def _inventory(packed: bytes) -> Digest:
+    """The digest of a layer's inventory; of what cannot be read as a layer, that of nothing."""
+    try:
+        found = scan_layer(io.BytesIO(packed), subject="forged", spool=io.BytesIO, capture=lambda *_: None)
+    except ArchiveError:
+        return Digest.of(b"")
+    return Digest.of(found.inventory.dump())

@@ -44,7 +44,7 @@ IMPLICIT = -1
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """One path of the merged view. Only `children` is ever changed in place."""
+    """One path of the merged view. Only `children` of directories is ever changed in place, and only by a `Tree`."""
 
     type: str
     mode: int
@@ -69,17 +69,36 @@ class Node:
         return self.type == "directory"
 
 
+_NO_CHILDREN: dict[bytes, Node] = {}
+"""Of all that is no directory: a dict of its own for each file would be a quarter of a tree's memory. Never changed."""
+
+
 class Tree:
-    """A merged view to which layers are applied one by one."""
+    """A merged view to which layers are applied one by one.
+
+    `fork` gives a second one in no time. The two share all directories that neither has changed since, as the same
+    objects, so that `is` tells what cannot differ.
+    """
 
     def __init__(self, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self.root = Node(type="directory", mode=0o755)
         self.notes: list[str] = []
         """What was unusual in the layers, for people."""
         self._limits = limits
+        self._own: set[int] | None = None
+        """Ids of the directories that are this tree's alone; None where all are. An object of a tree lives as long as
+        the tree, or until the tree drops it, so an id here cannot come to mean what another tree has."""
         # Archives list a directory's files one after another, so the last parent is mostly the next one, too. Forgotten
         # when anything is replaced or removed, for that may be a link or directory on the way to it.
         self._parent: tuple[bytes, Node] | None = None
+
+    def fork(self) -> Tree:
+        """A tree that is equal to this one, and on which changes of either have no effect on the other."""
+        twin = Tree(limits=self._limits)
+        twin.root, twin.notes = self.root, list(self.notes)
+        self._own, twin._own = set(), set()
+        self._parent = None
+        return twin
 
     def apply(self, inventory: Inventory, layer: int) -> None:
         """Put a layer on top; an `ArchiveError` where the layer cannot be applied, which leaves it half applied."""
@@ -122,10 +141,14 @@ class Tree:
 
     def resolve(self, path: bytes) -> tuple[bytes, Node] | None:
         """Follow all links inside the image; the real path and its node, or None (absent, dangling or a cycle)."""
-        return self._follow(path, make=False)
+        stack = self._follow(path, make=False)
+        return None if stack is None else stack[-1]
 
-    def _follow(self, path: bytes, *, make: bool) -> tuple[bytes, Node] | None:
-        """Resolve a path; with `make` whatever is missing becomes a directory, and only a cycle gives None."""
+    def _follow(self, path: bytes, *, make: bool) -> list[tuple[bytes, Node]] | None:
+        """Resolve a path to the nodes from the root to its end, each with its real path.
+
+        With `make` whatever is missing becomes a directory, and only a cycle gives None.
+        """
         parts = _components(path)
         stack: list[tuple[bytes, Node]] = [(b"", self.root)]
         hops = 0
@@ -149,17 +172,37 @@ class Tree:
                 continue
             real = here + b"/" + part if here else part
             if make and (child is None or not child.is_directory):
+                node = self._owned(stack)
+                stack[-1] = (here, node)
                 child = self._make(node, part, real)
             if child is None:
                 return None
             stack.append((real, child))
-        return stack[-1]
+        return stack
+
+    def _owned(self, stack: list[tuple[bytes, Node]]) -> Node:
+        """The last directory of a real path, as one that is this tree's alone; those above it become so, too."""
+        node = self.root = self._private(self.root)
+        for path, child in stack[1:]:
+            name = path.rpartition(b"/")[2]
+            above, node = node, self._private(child)
+            above.children[name] = node
+        return node
+
+    def _private(self, node: Node) -> Node:
+        if self._own is None or id(node) in self._own:
+            return node
+        copy = replace(node, children=dict(node.children))
+        self._own.add(id(copy))
+        return copy
 
     def _make(self, parent: Node, name: bytes, path: bytes) -> Node:
         old = parent.children.get(name)
         if old is not None:
             self.notes.append(f"{path!r} was a {old.type} and is a directory now, since entries are below it")
         made = parent.children[name] = Node(type="directory", mode=0o755)
+        if self._own is not None:
+            self._own.add(id(made))
         return made
 
     def walk(self, path: bytes = b"") -> Iterator[tuple[bytes, Node]]:
@@ -173,12 +216,25 @@ class Tree:
             prefix = here + b"/" if here else b""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
+    def directories(self) -> Iterator[tuple[bytes, Node]]:
+        """All directories below the root in the order of `walk`, in the time that directories take, not files."""
+        pending = [(b"", self.root)]
+        while pending:
+            here, node = pending.pop()
+            if here:
+                yield here, node
+            prefix = here + b"/" if here else b""
+            below = sorted(
+                ((name, child) for name, child in node.children.items() if child.type == "directory"), reverse=True
+            )
+            pending.extend((prefix + name, child) for name, child in below)
+
     def put(self, path: bytes, node: Node) -> None:
         """Set a node; links in its parents are followed, missing ones made. `ArchiveError` where links never end."""
         directory, _, name = path.rpartition(b"/")
         if self._parent is None or self._parent[0] != directory:
-            found = self._follow(directory, make=True)
-            self._parent = None if found is None else (directory, found[1])
+            stack = self._follow(directory, make=True)
+            self._parent = None if stack is None else (directory, self._owned(stack))
         if self._parent is None:
             raise ArchiveError(
                 f"path {path!r}",
@@ -190,22 +246,24 @@ class Tree:
         if old is not None:
             self._parent = None
             if node.is_directory and old.is_directory:
-                node.children = old.children
+                node.children = self._private(old).children
+        if self._own is not None and node.is_directory:
+            self._own.add(id(node))
         children[name] = node
 
     def remove(self, path: bytes) -> None:
         """Take a path and all below it away; nothing happens if it is not there."""
         directory, _, name = path.rpartition(b"/")
-        found = self.resolve(directory)
-        if found is not None:
+        stack = self._follow(directory, make=False)
+        if stack is not None and name in stack[-1][1].children:
             self._parent = None
-            found[1].children.pop(name, None)
+            self._owned(stack).children.pop(name)
 
     def _hide(self, directory: bytes, name: bytes, made: set[bytes], layer: int) -> None:
         if name[len(_WHITEOUT) :] in {b"", b".", b".."}:
             raise ArchiveError(f"layer {layer}", "has a whiteout without a name", where=repr(directory))
-        found = None if self._is_replaced(directory, made) else self.resolve(directory)
-        children = found[1].children if found is not None else {}
+        stack = None if self._is_replaced(directory, made) else self._follow(directory, make=False)
+        children = self._owned(stack).children if stack is not None and stack[-1][1].is_directory else {}
         self._parent = None
         if name == _OPAQUE:
             children.clear()
@@ -223,11 +281,13 @@ class Tree:
     def _add(self, path: bytes, entry: Entry, layer: int) -> None:
         if not path:
             if entry.type == "directory":
-                self.root = replace(_node(entry, layer), children=self.root.children)
+                self.root = replace(_node(entry, path, layer), children=self._private(self.root).children)
                 self._parent = None
+                if self._own is not None:
+                    self._own.add(id(self.root))
             return
         if entry.type != "hardlink":
-            self.put(path, _node(entry, layer))
+            self.put(path, _node(entry, path, layer))
             return
         target = self.get(entry.link_bytes)
         if target is None or target.is_directory:
@@ -260,7 +320,7 @@ def _components(path: bytes) -> list[bytes]:
     return [part for part in reversed(path.split(b"/")) if part not in {b"", b"."}]
 
 
-def _node(entry: Entry, layer: int) -> Node:
+def _node(entry: Entry, path: bytes, layer: int) -> Node:
     return Node(
         type=entry.type,
         mode=entry.mode,
@@ -275,5 +335,6 @@ def _node(entry: Entry, layer: int) -> Node:
         elf=entry.elf,
         elf_problem=entry.elf_problem,
         layer=layer,
-        source=entry.path_bytes,
+        source=path,
+        children={} if entry.type == "directory" else _NO_CHILDREN,
     )

@@ -148,12 +148,13 @@ class LibraryFacts(Document, frozen=True, kw_only=True):
 
 
 class ResultLayer(Document, frozen=True, kw_only=True):
-    """A layer that the change adds."""
+    """A layer that the change adds, with the digest of its inventory, as the base's layers have one."""
 
     name: str
     diff_id: Digest
     digest: Digest
     size: Size
+    inventory: Digest
 
 
 class Result(Document, frozen=True, kw_only=True):

@@ -6,15 +6,13 @@ them. The result is a pure function of definition, layer files and pins.
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.content.changeset import LayerResult, write_layer
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, InputError, IntegrityError, StepError
+from imgbuild.errors import FactMismatchError
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import Facts, Lock, LockedLayer, Result, ResultLayer
 from imgbuild.model.oci import Descriptor
@@ -24,21 +22,20 @@ from imgbuild.steps.base import Base, machine_of, open_base
 from imgbuild.steps.check import check_image
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_file
-from imgbuild.steps.memo import LayerMemo, recall, remember
 from imgbuild.steps.packages import Packages
 from imgbuild.steps.receipt import library_facts, receipt, touched
 from imgbuild.steps.sources import Sources
 from imgbuild.steps.workspace import Attributes, Workspace
+from imgbuild.steps.written import Layers, check_budget, expected_documents, write_layers
 
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput
     from imgbuild.content.changeset import Change
+    from imgbuild.content.inventory import LayerScan
     from imgbuild.steps.context import Context
 
 RECEIPT_LAYER = "imgbuild"
 """Name of the last layer, which holds lock and receipt."""
-BASE_NAME = "org.opencontainers.image.base.name"
-BASE_DIGEST = "org.opencontainers.image.base.digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,9 @@ class Assembled:
     """The lock with the states and facts that were found, and with the result."""
     base: Base
     workspace: Workspace
-    layers: tuple[tuple[str, LayerResult], ...]
+    layers: Layers
+    scans: tuple[LayerScan, ...]
+    """What the added layers are, by the bytes that the store has now."""
     manifest: Descriptor
 
 
@@ -129,32 +128,6 @@ def check_labels(image: ImageInput, base: Base) -> None:
             )
 
 
-def created(epoch: int) -> str:
-    """The lock's epoch as RFC 3339."""
-    moment = dt.datetime.fromtimestamp(epoch, tz=dt.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def expected_documents(
-    image: ImageInput, lock: Lock, base: Base, layers: tuple[tuple[str, LayerResult], ...]
-) -> tuple[bytes, bytes]:
-    """The bytes of config and manifest for layers; both a pure function of their arguments."""
-    definition = image.definition
-    config = base.config.extended(
-        definition.changes(),
-        tuple(result.diff_id for _, result in layers),
-        created(lock.pins.epoch),
-        tuple(f"imgbuild: {name}" for name, _ in layers),
-    )
-    descriptor = Descriptor(media_type=base.manifest.family.config, digest=Digest.of(config), size=len(config))
-    added = tuple(
-        Descriptor(media_type=base.manifest.family.layer_gzip, digest=result.digest, size=result.size)
-        for _, result in layers
-    )
-    annotations = {BASE_NAME: lock.pins.base.reference, BASE_DIGEST: str(lock.pins.base.manifest)}
-    return config, base.manifest.extended(descriptor, added, annotations)
-
-
 def _receipt_layer(workspace: Workspace, lock: Lock, facts: Facts, base: Digest) -> tuple[Change, ...]:
     workspace.begin_layer()
     where = RECEIPT_LAYER
@@ -174,18 +147,21 @@ def _write(
     changesets: list[tuple[str, tuple[Change, ...]]],
     stated: Result | None,
 ) -> Assembled:
-    expected = {} if stated is None else {item.name: item for item in stated.layers}
-    layers = tuple(
-        (name, _layer(context, workspace, name, changes, lock.pins.epoch, expected.get(name)))
-        for name, changes in changesets
-    )
-    _check_budget(image, base, layers)
+    layers, scans = write_layers(context, workspace, changesets, epoch=lock.pins.epoch, stated=stated)
+    check_budget(image, base, layers)
     config, manifest = expected_documents(image, lock, base, layers)
     context.store.put([config])
     digest, size = context.store.put([manifest])
     result = Result(
         layers=[
-            ResultLayer(name=name, diff_id=item.diff_id, digest=item.digest, size=item.size) for name, item in layers
+            ResultLayer(
+                name=name,
+                diff_id=item.diff_id,
+                digest=item.digest,
+                size=item.size,
+                inventory=Digest.of(scan.inventory.dump()),
+            )
+            for (name, item), scan in zip(layers, scans, strict=True)
         ],
         config=Digest.of(config),
         manifest=digest,
@@ -195,76 +171,9 @@ def _write(
         base=base,
         workspace=workspace,
         layers=layers,
+        scans=scans,
         manifest=Descriptor(media_type=base.manifest.family.manifest, digest=digest, size=size),
     )
-
-
-def _layer(
-    context: Context,
-    workspace: Workspace,
-    name: str,
-    changes: tuple[Change, ...],
-    epoch: int,
-    expected: ResultLayer | None,
-) -> LayerResult:
-    """One canonical layer in the store: written, or found there whole from an earlier run with the same changes."""
-    if not changes:
-        raise StepError(f"layer {name}", "changes nothing")
-    key = workspace.layer_key(changes)
-    known = _known_layer(context, key, expected)
-    if known is not None:
-        return known
-    total = sum(change.content.size for change in changes if change.content is not None)
-    with context.progress.task(f"writing layer {name}", total) as task, context.store.pending() as pending:
-
-        def sink(data: bytes) -> None:
-            pending.write(data)
-            task.advance(len(data))
-
-        result = write_layer(changes, sink, epoch=epoch)
-        context.store.commit(pending, result.digest, result.size)
-    memo = LayerMemo(
-        diff_id=result.diff_id, digest=result.digest, size=result.size, uncompressed_size=result.uncompressed_size
-    )
-    remember(context.cache, key, memo)
-    return result
-
-
-def _known_layer(context: Context, key: Digest, expected: ResultLayer | None) -> LayerResult | None:
-    """A layer that the lock expects, that this machine wrote before for the same changes, and that is there whole."""
-    memo = recall(context.cache, key, LayerMemo)
-    if memo is None or expected is None:
-        return None
-    if (memo.diff_id, memo.digest, memo.size) != (expected.diff_id, expected.digest, expected.size):
-        return None
-    if not context.store.has(memo.digest, memo.size):
-        return None
-    try:
-        # In place of a damaged copy the layer is written anew, and publishing replaces it (case C58).
-        context.store.verify(memo.digest, memo.size, subject=f"layer {memo.digest}")
-    except IntegrityError:
-        return None
-    return LayerResult(
-        diff_id=memo.diff_id, digest=memo.digest, size=memo.size, uncompressed_size=memo.uncompressed_size
-    )
-
-
-def _check_budget(image: ImageInput, base: Base, layers: tuple[tuple[str, LayerResult], ...]) -> None:
-    limits = image.definition.limits
-    size = sum(result.size for _, result in layers)
-    if size > limits.bytes:
-        raise InputError(
-            f"image {image.definition.name}",
-            "adds more than its budget",
-            expected=f"at most {limits.bytes} bytes",
-            actual=f"{size} bytes",
-            hint="raise limits.bytes in the definition if this is meant",
-        )
-    count = len(base.manifest.layers) + len(layers)
-    if count > limits.layers:
-        raise InputError(
-            f"image {image.definition.name}", "has too many layers", expected=f"at most {limits.layers}", actual=count
-        )
 
 
 def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packages) -> Facts:

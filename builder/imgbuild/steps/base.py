@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from imgbuild.content.tree import Tree
@@ -23,7 +24,7 @@ Machine = Literal["aarch64", "x86_64"]
 _MACHINES: dict[str, Machine] = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Base:
     """A base image as far as it was read."""
 
@@ -34,7 +35,11 @@ class Base:
     inventory_digests: tuple[Digest, ...]
 
     def tree(self) -> Tree:
-        """A new merged view of all layers."""
+        """A merged view of all layers; what a caller changes in it is in no other one."""
+        return self._merged.fork()
+
+    @cached_property
+    def _merged(self) -> Tree:
         tree = Tree()
         for index, inventory in enumerate(self.inventories):
             tree.apply(inventory, index)

@@ -68,7 +68,7 @@ def _find(context: Context, definition: ImageDefinition, name: Digest | str) -> 
     try:
         return None, _in_store(context, name)
     except MissingError as error:
-        if context.offline:
+        if context.offline and context.places.could_ask:
             raise OfflineMissError(error.subject, error.problem, where=error.where, hint=error.hint) from error
         if not context.places.repositories:
             raise

@@ -81,7 +81,7 @@ def build(
     with store.session():
         assembled = assemble(context, image, lock)
         check_result(lock, assembled)
-        report = verify(context, image, assembled.lock, assembled.manifest)
+        report = verify(context, image, assembled.lock, assembled.manifest, base=assembled.base, scans=assembled.scans)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=())
         based = context.based_on(lock.pins.base.reference)

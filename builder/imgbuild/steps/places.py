@@ -79,6 +79,14 @@ class Places:
         """The repositories that may have the base; none where there are none, or asking is forbidden."""
         return () if self.offline else self._find()
 
+    @property
+    def could_ask(self) -> bool:
+        """Whether there is a repository to ask, or there would be if asking were not forbidden."""
+        try:
+            return bool(self._find())
+        except OfflineMissError:
+            return True
+
     def is_local(self, blob: Descriptor) -> bool:
         """Whether the store has a blob, with its size."""
         return self.store.has(blob.digest, blob.size)
@@ -113,6 +121,8 @@ class Places:
             with self._stream(blob, offset) as stream:
                 yield stream
             return
+        if self.offline and not self.store.has(blob.digest) and self.could_ask:
+            raise OfflineMissError(subject, "is not in the store", expected=blob.digest, where=str(self.store.root))
         with self.store.open(blob.digest, subject=subject, offset=offset) as stream:
             yield stream
 
@@ -191,7 +201,7 @@ class Places:
             yield stream
 
     def _absent(self, descriptor: Descriptor, subject: str) -> MissingError | OfflineMissError:
-        kind = OfflineMissError if self.offline else MissingError
+        kind = OfflineMissError if self.offline and self.could_ask else MissingError
         return kind(
             f"base {self._name}" if self._name else subject,
             "is not in the store",

@@ -31,7 +31,7 @@ from imgbuild.errors import UNREADABLE, ImgbuildError, IntegrityError
 from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
-from imgbuild.steps.assemble import RECEIPT_LAYER, expected_documents
+from imgbuild.steps.assemble import RECEIPT_LAYER
 from imgbuild.steps.base import Base, check_platform, open_base, read_config
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_layer
@@ -41,6 +41,7 @@ from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import library
 from imgbuild.steps.view import View
+from imgbuild.steps.written import expected_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,8 +71,24 @@ class _Image:
     """The layers after the base's, each with its DiffID."""
 
 
-def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descriptor) -> Report:
+def verify(
+    context: Context,
+    image: ImageInput,
+    lock: Lock,
+    descriptor: Descriptor,
+    *,
+    base: Base | None = None,
+    scans: tuple[LayerScan, ...] | None = None,
+) -> Report:
     """Verify an image of the store. Nothing is written but to the cache.
+
+    Args:
+        context: the surroundings.
+        image: definition and layers.
+        lock: its lock.
+        descriptor: the manifest to verify.
+        base: the lock's base, where the caller has read it already.
+        scans: what the added layers are by their bytes, where the caller has just read them; else they are read.
 
     Raises:
         OfflineMissError, MissingError: the base's manifest or config is not in the store; or a layer of the base is not
@@ -84,8 +101,9 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
     check_fresh(image, lock)
     context = context.based_on(lock.pins.base.reference)
     findings: list[Finding] = []
-    known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
-    base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
+    if base is None:
+        known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
+        base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
     libraries = tuple(image.definition.library)
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))
@@ -96,9 +114,9 @@ def verify(context: Context, image: ImageInput, lock: Lock, descriptor: Descript
         return Report(findings=tuple(findings))
     findings.extend(_structure(context, image, base, found))
     findings.extend(_stated(image, lock, base, found))
-    scans = _scan_added(context, found, findings)
-    findings.append(_result(image, lock, found))
-    view = _view(context, base, found, scans, findings)
+    read = _scan_added(context, found, findings, scans)
+    findings.append(_result(image, lock, found, read))
+    view = _view(context, base, found, read, findings)
     if view is None:
         findings.extend(unlooked(_TREE_STEPS, libraries, "image", "its layers could not be read or merged"))
     else:
@@ -138,12 +156,7 @@ def _structure(context: Context, image: ImageInput, base: Base, found: _Image) -
 
 def _stated(image: ImageInput, lock: Lock, base: Base, found: _Image) -> list[Finding]:
     """Config and manifest against what they should be for the layers that they list; step 3 looks at the layers."""
-    layers = tuple(
-        # How long a layer is when it is unpacked stands in neither document.
-        (row.name, LayerResult(diff_id=row.diff_id, digest=row.digest, size=row.size, uncompressed_size=0))
-        for row in _stated_layers(image, found)
-    )
-    config, manifest = expected_documents(image, lock, base, layers)
+    config, manifest = expected_documents(image, lock, base, tuple(_stated_layers(image, found)))
     return [
         compare("config", "image config", Digest.of(config), found.config.digest),
         compare("manifest", "image manifest", Digest.of(manifest), found.manifest.digest),
@@ -206,14 +219,22 @@ def _base_present(context: Context, layers: list[Descriptor]) -> list[Finding]:
     return [present, unread]
 
 
-def _scan_added(context: Context, found: _Image, findings: list[Finding]) -> list[LayerScan]:
+def _scan_added(
+    context: Context, found: _Image, findings: list[Finding], known: tuple[LayerScan, ...] | None
+) -> list[LayerScan]:
     """Read the layers added; those that cannot be read are missing in the answer, and have a finding that says why."""
-    total = sum(layer.size for layer, _ in found.added)
-    with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        scans = list(pool.map(lambda row: _scan(context, row[0], row[1], task), found.added))
+    scans: list[LayerScan | ImgbuildError] = list(known or ())
+    if len(scans) != len(found.added):
+        scans = _read_added(context, found)
     for (layer, diff_id), scan in zip(found.added, scans, strict=True):
         findings.extend(layer_findings(layer, diff_id, scan))
     return [scan for scan in scans if isinstance(scan, LayerScan)]
+
+
+def _read_added(context: Context, found: _Image) -> list[LayerScan | ImgbuildError]:
+    total = sum(layer.size for layer, _ in found.added)
+    with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return list(pool.map(lambda row: _scan(context, row[0], row[1], task), found.added))
 
 
 def _scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan | ImgbuildError:
@@ -243,20 +264,34 @@ def _guarded(
         return unlooked((step,), libraries, error.subject, reason(error))
 
 
-def _result(image: ImageInput, lock: Lock, found: _Image) -> Finding:
+def _result(image: ImageInput, lock: Lock, found: _Image, scans: list[LayerScan]) -> Finding:
     if lock.result is None:
         why = f"the lock has no result; run `imgbuild lock {lock.image} --complete`"
         return not_checked("lock.result", "expected result", why)
-    actual = Result(layers=_stated_layers(image, found), config=found.config.digest, manifest=found.manifest.digest)
+    inventories = {scan.inventory.diff_id: Digest.of(scan.inventory.dump()) for scan in scans}
+    pinned = {row.diff_id: row.inventory for row in lock.result.layers}
+    rows = [
+        ResultLayer(
+            name=name,
+            diff_id=row.diff_id,
+            digest=row.digest,
+            size=row.size,
+            # Of a layer that could not be read nothing is known: that it could not is a finding of its own.
+            inventory=inventories.get(row.diff_id) or pinned.get(row.diff_id) or row.diff_id,
+        )
+        for name, row in _stated_layers(image, found)
+    ]
+    actual = Result(layers=rows, config=found.config.digest, manifest=found.manifest.digest)
     if lock.result == actual:
         return compare("lock.result", "manifest digest", lock.result.manifest, actual.manifest)
     where, expected, there = first_difference(builtins(lock.result), builtins(actual), "result")
     return compare("lock.result", where, expected, there, reason="the first field that differs")
 
 
-def _stated_layers(image: ImageInput, found: _Image) -> list[ResultLayer]:
+def _stated_layers(image: ImageInput, found: _Image) -> list[tuple[str, LayerResult]]:
+    """The added layers as manifest and config state them; how long they are unpacked stands in neither."""
     return [
-        ResultLayer(name=name, diff_id=diff_id, digest=layer.digest, size=layer.size)
+        (name, LayerResult(diff_id=diff_id, digest=layer.digest, size=layer.size, uncompressed_size=0))
         for name, (layer, diff_id) in zip(_names(image), found.added, strict=False)
     ]
 

@@ -39,7 +39,7 @@ class View:
         """
         self.base = base
         self.base_tree = base.tree()
-        self.tree: Tree = base.tree()
+        self.tree: Tree = self.base_tree.fork()
         self.added = added
         for index, inventory in enumerate(added):
             self.tree.apply(inventory, len(base.inventories) + index)
