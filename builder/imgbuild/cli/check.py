@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import TYPE_CHECKING
 
 import click
@@ -121,7 +122,7 @@ def _hint(image: str, pin: Pin) -> str | None:
 
 
 def _show(output: Output, image: str, found: Liveness) -> None:
-    """A group a kind; the layers that are alive are one line, unless with -v. What is not alive comes whole."""
+    """A group a kind; layers that are alive are one line, unless with -v. What is not alive says why, and what to do."""
     from imgbuild.steps.liveness import Verdict  # noqa: PLC0415
 
     counts = ", ".join(f"{found.count(verdict)} {verdict.value}" for verdict in Verdict)
@@ -130,9 +131,9 @@ def _show(output: Output, image: str, found: Liveness) -> None:
         pins = [pin for pin in found.pins if pin.kind == kind]
         output.line(f"{kind:12} {', '.join(dict.fromkeys(pin.where for pin in pins))}")
         layers = [pin for pin in pins if pin.what.startswith("layer ") and pin.verdict is Verdict.ALIVE]
-        for pin in pins:
-            if pin not in layers or output.verbose:
-                _pin(output, image, pin)
+        shown = pins if output.verbose else [pin for pin in pins if pin not in layers]
+        for said, same in itertools.groupby(shown, functools.partial(_said, image)):
+            _pins(output, list(same), said)
         if layers and not output.verbose:
             output.line(f"  {'alive':11}  {len(layers)} layers", colour=_COLOURS["alive"])
     if found.tag is not None:
@@ -141,13 +142,19 @@ def _show(output: Output, image: str, found: Liveness) -> None:
             output.line(f"             {found.tag.now}")
 
 
-def _pin(output: Output, image: str, pin: Pin) -> None:
-    verdict = pin.verdict.value
+def _said(image: str, pin: Pin) -> tuple[str, str, str | None, str | None]:
+    return pin.verdict.value, pin.where, pin.detail, _hint(image, pin)
+
+
+def _pins(output: Output, pins: list[Pin], said: tuple[str, str, str | None, str | None]) -> None:
+    """Pins with one answer, and that answer once: of a base that is lost, sixty layers would say the same."""
+    verdict, *words = said
     ok = verdict == "alive"
-    output.answer(f"  {verdict:11}  {pin.what}  {pin.pin}", ok=ok, colour=_COLOURS[verdict])
+    for pin in pins:
+        output.answer(f"  {verdict:11}  {pin.what}  {pin.pin}", ok=ok, colour=_COLOURS[verdict])
     if ok and not output.verbose:
         return
-    for name, value in (("where", pin.where), ("detail", pin.detail), ("hint", None if ok else _hint(image, pin))):
+    for name, value in zip(("where", "detail", "hint"), words, strict=True):
         if value is not None:
             output.answer(f"               {name:8} {value}", ok=ok)
 

@@ -227,8 +227,9 @@ def _answer(context: Context, question: _Question, *, late: bool) -> Pin:
     except (BudgetError, StorageError):
         raise
     except (AvailabilityError, IntegrityError) as error:
-        said = _said(error) + _copy(context, question.pin)
-        return row(_verdict(error), said, hint=error.hint or error.advice)
+        verdict = _verdict(error)
+        copy = _copy(context, question.pin) if verdict in {Verdict.GONE, Verdict.DIFFERS} else ""
+        return row(verdict, _said(error) + copy, hint=error.hint or error.advice)
     return row(Verdict.ALIVE, detail, where=where)
 
 
@@ -481,7 +482,9 @@ def _ask_git(context: Context, pin: LockedGit) -> tuple[str | None, str | None]:
             repository.fetch(source.url, pin.commit, expected_tree=pin.tree).close()
         except ToolError as error:
             _refused(error, source)
-            raise
+            if error.hint is not None:
+                raise
+            raise NetworkError(source.name, f"git {error.problem}", actual=error.actual) from error
     return "with all its files", None
 
 
@@ -532,7 +535,7 @@ def _ask_wheel(context: Context, pin: WheelPin) -> tuple[str | None, str | None]
             raise AvailabilityError(pin.filename, problem, hint="build with an empty --cache to see") from error
         filename, digest = _offer(_text(report, REPORT_BYTES))
     if filename != pin.filename:
-        problem = f"may be there or not: pip prefers {printable(filename)}, which has the same tags"
+        problem = f"may be there or not: pip prefers {printable(filename)}, which fits the same tags"
         raise AvailabilityError(pin.filename, problem, hint="look into the index")
     if digest is None:
         raise AvailabilityError(

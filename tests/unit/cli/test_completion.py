@@ -27,6 +27,7 @@ def _inside(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_verbs_and_images_are_offered() -> None:
     assert offered("pl") == ["plan"]
     assert offered("plan", "t") == ["tiny"]
+    assert offered("check", "t") == ["tiny"]
 
 
 def test_tags_of_the_store_are_offered(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
