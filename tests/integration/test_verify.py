@@ -19,7 +19,7 @@ from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
 from imgbuild.cli import run
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, FactMismatchError, LayoutError
+from imgbuild.errors import DocumentError, FactMismatchError, LayoutError, MissingError
 from imgbuild.model.identity import CHECKS, LIBRARY_CHECKS, Finding, Verdict
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.verify import verify
