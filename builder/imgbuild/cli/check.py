@@ -122,7 +122,7 @@ def _hint(image: str, pin: Pin) -> str | None:
 
 
 def _show(output: Output, image: str, found: Liveness) -> None:
-    """A group a kind; layers that are alive are one line, unless with -v. What is not alive says why, and what to do."""
+    """A group a kind; layers that are alive are one line, unless with -v. What is not alive says why and what to do."""
     from imgbuild.steps.liveness import Verdict  # noqa: PLC0415
 
     counts = ", ".join(f"{found.count(verdict)} {verdict.value}" for verdict in Verdict)
