@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from imgbuild.adapters.registry.patience import Patience
 from imgbuild.adapters.registry.wire import Times
 from imgbuild.digest import VerifiedReader
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SIZE = 640_000
+NAMES = [
+    *(b"Content-Length", b"Transfer-Encoding", b"Content-Encoding", b"Location", b"WWW-Authenticate", b"Retry-After"),
+    *(b"Content-Type", b"Docker-Content-Digest", b"Content-Range", b"Connection", b"X"),
+]
 DIGEST = fr.digest_of(b"y" * SIZE)
 
 
@@ -60,6 +66,31 @@ def test_what_is_no_answer_is_one_typed_error(client: Client, script: bytes, cap
     with Scripted(script) as server, pytest.raises(ImgbuildError) as caught:
         client.at(server.host).manifest("t")
     assert "\x1b" not in f"{caught.value}{client.notes}{caplog.text}"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    status=st.sampled_from([b"200 OK", b"206 P", b"307 Go", b"401 No", b"404 No", b"416 R", b"503 Busy", b"204 N"]),
+    names=st.lists(st.sampled_from(NAMES), max_size=4),
+    values=st.lists(st.binary(max_size=40).map(lambda data: data.replace(b"\n", b"")), min_size=4, max_size=4),
+    body=st.binary(max_size=60),
+)
+def test_any_answer_is_bytes_or_one_typed_error(
+    status: bytes, names: list[bytes], values: list[bytes], body: bytes
+) -> None:
+    fields = [name + b": " + value for name, value in zip(names, values, strict=False)]
+    script = b"\r\n".join([b"HTTP/1.1 " + status, *fields, b"", body])
+    with Scripted(script) as server, Client(patience=Patience(attempts=2, first=0.001, asked_cap=0.01)) as client:
+        for ask in (
+            lambda: client.at(server.host).manifest("t"),
+            lambda: client.at(server.host).manifest_digest("t"),
+            lambda: client.read(server.host, DIGEST, 5),
+        ):
+            try:
+                ask()
+            except ImgbuildError as error:
+                assert str(error).isprintable()  # noqa: PT017 - nearly all are refused
+        assert all(note.isprintable() for note in client.notes)
 
 
 def forever(start: bytes, piece: bytes, seconds: float) -> Callable[[socket.socket], None]:

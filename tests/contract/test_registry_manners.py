@@ -115,6 +115,16 @@ def test_the_body_of_a_refusal_is_read_a_little_only(registry: FaultRegistry, cl
     assert client.moved(registry.host)[0] < 1_000_000
 
 
+@pytest.mark.parametrize("action", [fr.ResetInAnswer(after_bytes=5), fr.CloseInAnswer(after_bytes=5), fr.Unframed()])
+def test_a_refusal_whose_body_breaks_is_still_that_refusal(
+    registry: FaultRegistry, client: Client, action: fr.Action
+) -> None:
+    registry.faults.always(fr.Answer(status=403))
+    registry.faults.always(action)
+    with pytest.raises(ForbiddenError, match="actual 403"):
+        client.read(registry.host, DIGEST, SIZE)
+
+
 def test_no_query_is_in_an_error_or_a_note(registry: FaultRegistry, client: Client) -> None:
     registry.faults.always(fr.Redirect(to="{base}/other?X-Amz-Signature=s3cr3t#s3cr3t"), "blob")
     for action in (fr.Answer(status=500), fr.Reset(), fr.Redirect(to="http://[::1?s3cr3t"), fr.Answer(status=403)):
@@ -253,6 +263,20 @@ def test_the_ledger_has_the_bodies_that_the_registry_sent_and_little_more(
     assert 0 < written < 10 * 400
 
 
+def test_one_connection_serves_requests_that_follow_each_other(registry: FaultRegistry, client: Client) -> None:
+    registry.seed_image(NAME, "t")
+    registry.faults.once(fr.Chunked(), "manifest")
+    registry.faults.add(fr.Fault(action=fr.Answer(status=403), kind="blob", skip=3))
+    for _ in range(3):
+        client.at(registry.host).manifest("t")
+        client.at(registry.host).manifest_digest("nothing")
+        client.read(registry.host, DIGEST, SIZE)
+    with pytest.raises(ForbiddenError):
+        client.read(registry.host, DIGEST, SIZE)
+    client.read(registry.host, DIGEST, SIZE)
+    assert len(registry._open) == 1
+
+
 def test_max_bytes_stops_a_blob_without_another_try(registry: FaultRegistry) -> None:
     with Client(max_bytes=SIZE // 2) as client:
         with pytest.raises(BudgetError):
@@ -306,6 +330,13 @@ def test_authorities_that_cannot_be_read_are_a_usage_error(tmp_path: Path, conte
         (tmp_path / "ca.pem").write_text(content)
     table = '[registry."registry.example.test"]\nca = "ca.pem"'
     with Client(settings=settings(tmp_path, table)) as client, pytest.raises(UsageError, match="cannot be read"):
+        client.at("registry.example.test").manifest("t")
+
+
+@pytest.mark.parametrize("setting", ['profile = "nothing"', 'ca = "~nobody-of-this-name/ca.pem"'])
+def test_settings_that_name_nothing_are_a_usage_error(tmp_path: Path, setting: str) -> None:
+    file = settings(tmp_path, f'[registry."registry.example.test"]\n{setting}')
+    with pytest.raises(UsageError), Client(settings=file) as client:
         client.at("registry.example.test").manifest("t")
 
 

@@ -268,6 +268,14 @@ def test_a_wrong_answer_to_a_range_means_reading_from_the_start(
     assert "range" not in registry.requests("blob")[-1].headers or len(registry.requests("blob")) == 2
 
 
+def test_reading_from_the_start_may_break_as_well(registry: FaultRegistry, client: Client) -> None:
+    registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
+    for action in (fr.Answer(status=416), fr.CloseInAnswer(after_bytes=50_000), fr.ResetInAnswer(after_bytes=0)):
+        registry.faults.once(action, "blob")
+    assert client.read(registry.host, DIGEST, SIZE) == DATA
+    assert len(client.notes) == 4
+
+
 def test_a_416_that_announces_more_than_it_sends_is_not_waited_for(registry: FaultRegistry, client: Client) -> None:
     registry.switches.long_416 = True
     registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")

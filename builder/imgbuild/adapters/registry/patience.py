@@ -49,10 +49,7 @@ def retry_after(text: str | None, *, now: float | None = None) -> float | None:
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
-    try:
-        return max(0.0, moment.timestamp() - (time.time() if now is None else now))
-    except (OverflowError, ValueError):
-        return None
+    return max(0.0, moment.timestamp() - (time.time() if now is None else now))
 
 
 class Brake:
