@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import pytest
     from imgbuild.adapters.registry.session import Registries
-    from imgbuild.adapters.registry.uploads import BlobSource
+    from imgbuild.adapters.registry.uploadsource import BlobSource
     from imgbuild.digest import Readable
     from imgbuild.steps.push import Pushed
 

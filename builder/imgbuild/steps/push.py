@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -86,12 +86,14 @@ class _Blobs:
             # The first answer says what is likely for the rest: a new repository is asked to mount, not what it has.
             self._one(self._blobs[0], task, probe=True)
             with ThreadPoolExecutor(self._target.registry.settings.parallel or _PARALLEL) as pool:
+                futures = [pool.submit(self._one, blob, task) for blob in self._blobs[1:]]
                 try:
-                    for _ in pool.map(lambda blob: self._one(blob, task), self._blobs[1:]):
-                        pass
+                    for future in as_completed(futures):
+                        future.result()
                 except BaseException:
                     # What is on its way would go on for as long as it takes, and the reason is shown only after that.
                     self._stop.set()
+                    pool.shutdown(cancel_futures=True)
                     raise
 
     @property

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.blobs import has_blob
 from imgbuild.adapters.registry.origin import origin_of
 from imgbuild.adapters.registry.session import Body
 from imgbuild.adapters.registry.uploadsession import LostError, UploadSession, held
+from imgbuild.adapters.registry.uploadsource import OpenSource
 from imgbuild.config import CHUNK_BYTES, MIB
 from imgbuild.errors import (
     DigestMismatchError,
@@ -30,12 +31,11 @@ from imgbuild.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.adapters.registry.uploadsource import BlobSource
     from imgbuild.adapters.registry.uploadstate import UploadMemory
     from imgbuild.adapters.registry.wire import Answer
-    from imgbuild.digest import Readable
     from imgbuild.errors import AvailabilityError, ImgbuildError
     from imgbuild.model.oci import Descriptor
 
@@ -47,14 +47,6 @@ _BROKEN = (NetworkError, ServerError, ThrottledError, UnauthorizedError)
 """After these it is not known how much arrived; the last one is a token that expired on the way."""
 _UNREAD = (ThrottledError, UnauthorizedError)
 """Those of them that are said before a body is looked at."""
-
-
-class BlobSource(Protocol):
-    """Where the bytes of a blob come from."""
-
-    def open(self, offset: int) -> AbstractContextManager[Readable]:
-        """A stream of the bytes from an offset on."""
-        ...
 
 
 class Upload:
@@ -81,7 +73,7 @@ class Upload:
         self._target = target
         self._registry = target.registry
         self._blob = blob
-        self._source = source
+        self._source = OpenSource(source)
         self._memory = memory
         self._advance = advance
         self._subject = f"blob {blob.digest} to {target}"
@@ -109,28 +101,33 @@ class Upload:
             RegistryError: as `Registry.call`.
         """
         waited: list[bool] = []
-        with self._memory.hold(str(self._target), self._blob.digest, waiting=lambda: self._wait(waited)):
+        with (
+            contextlib.closing(self._source),
+            self._memory.hold(str(self._target), self._blob.digest, waiting=lambda: self._wait(waited)),
+        ):
             if waited and self._arrived():
                 self._see(self._blob.size)
                 return
             restarts = 0
-            while not self._sent(session):
+            while (why := self._lost(session)) is not None:
+                self._forget()
                 session = None
                 restarts += 1
                 if restarts > _RESTARTS:
-                    raise NetworkError(self._subject, f"was begun anew {_RESTARTS} times and never came to its end")
+                    raise NetworkError(
+                        self._subject, f"was begun anew {_RESTARTS} times and never came to its end: {why}"
+                    )
+                self._say(f"{why}; it begins anew")
+            self._see(self._blob.size)
+            self._forget()
 
-    def _sent(self, session: str | None) -> bool:
-        """Whether it is a blob now; if not, it has to begin anew, which is said."""
+    def _lost(self, session: str | None) -> str | None:
+        """Send it; why it did not come to its end, if it did not."""
         try:
             self._send(*(self._resume() or self._begin(session)))
         except LostError as lost:
-            self._forget()
-            self._say(f"{lost.why}; it begins anew")
-            return False
-        self._see(self._blob.size)
-        self._forget()
-        return True
+            return lost.why
+        return None
 
     def _begin(self, session: str | None) -> tuple[str, int]:
         if session:
@@ -281,17 +278,17 @@ class Upload:
         return Body(length=count, pieces=lambda: self._read(offset, count))
 
     def _read(self, offset: int, count: int) -> Iterator[bytes]:
-        with self._source.open(offset) as stream:
-            while count:
-                data = stream.read(min(CHUNK_BYTES, count))
-                if not data:
-                    raise DigestMismatchError(
-                        self._subject, "is shorter than recorded", expected=f"{self._blob.size} bytes"
-                    )
-                count -= len(data)
-                self._known += len(data)
-                self._advance(len(data))
-                yield data
+        end = offset + count
+        while offset < end:
+            data = self._source.read(offset, min(CHUNK_BYTES, end - offset))
+            if not data:
+                raise DigestMismatchError(
+                    self._subject, "is shorter than recorded", expected=f"{self._blob.size} bytes"
+                )
+            offset += len(data)
+            self._known += len(data)
+            self._advance(len(data))
+            yield data
 
     def _see(self, offset: int) -> None:
         """Correct the progress to what the registry has."""

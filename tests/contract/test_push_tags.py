@@ -1,0 +1,147 @@
+"""Tags of a push: they move last, and what they then name is looked at (cases C52, C55)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from imgbuild.errors import (
+    DigestMismatchError,
+    ForbiddenError,
+    MissingError,
+    ProtocolError,
+    RegistryError,
+    TagTakenError,
+)
+from imgbuild.steps.push import move_tags
+
+from tests.support import fault_registry as fr
+from tests.support.pushing import (
+    APP,
+    CHUNK,
+    DATA,
+    Client,
+    Shop,
+    client,
+    config_of,
+    shop,
+)
+from tests.support.reading import isolate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.fault_registry import FaultRegistry
+    from tests.support.registries import LocalRegistry
+
+LAYERS = (DATA, b"small", b"")
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def faulty() -> Iterator[FaultRegistry]:
+    with fr.FaultRegistry() as found:
+        yield found
+
+
+def ready(registry: FaultRegistry | LocalRegistry, folder: Path, text: str = "app") -> tuple[Client, Shop]:
+    found = client(registry, folder, chunk=CHUNK)
+    return found, shop(found, folder / text, LAYERS, config=config_of(text))
+
+
+def tags(registry: FaultRegistry) -> dict[str, str]:
+    return registry.repository(APP).tags
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 412])
+@pytest.mark.parametrize("same", [False, True])
+def test_C55_an_immutable_tag_takes_the_same_digest_and_no_other_one(tmp_path: Path, status: Any, same: bool) -> None:
+    switches = fr.Switches(immutable=status, immutable_same=same)
+    with fr.FaultRegistry(switches=switches) as strict:
+        found, image = ready(strict, tmp_path)
+        image.push(found.repository, "one")
+        image.push(found.repository, "one")
+        _, other = ready(strict, tmp_path, "another")
+        with pytest.raises(TagTakenError) as caught:
+            other.push(found.repository, "one")
+        assert caught.value.expected == str(other.manifest.digest)
+        assert caught.value.actual == str(image.manifest.digest)
+        assert tags(strict)["one"] == str(image.manifest.digest)
+        assert found.repository.manifest(other.manifest.digest).raw == other.manifest.raw
+
+
+def test_C55_an_immutable_tag_that_another_writer_set_to_the_same_digest_meanwhile_is_success(tmp_path: Path) -> None:
+    with fr.FaultRegistry(switches=fr.Switches(immutable=409, immutable_same=True)) as strict:
+        found, image = ready(strict, tmp_path)
+        image.push(found.repository, "one")
+        strict.faults.add(fr.Fault(action=fr.Answer(status=404), kind="manifest", method="HEAD", path="/one$"))
+        move_tags(found.repository, image.manifest, image.manifest.raw, ("one",))
+        assert any(one.status == 409 for one in strict.requests("manifest", "PUT"))
+
+
+def test_a_tag_that_may_not_be_written_for_another_reason_is_not_called_taken(
+    faulty: FaultRegistry, tmp_path: Path
+) -> None:
+    found, image = ready(faulty, tmp_path)
+    faulty.faults.add(
+        fr.Fault(action=fr.Answer(status=403, code="DENIED"), kind="manifest", method="PUT", path="/one$", times=None)
+    )
+    with pytest.raises(ForbiddenError):
+        image.push(found.repository, "one")
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 413])
+def test_a_manifest_that_is_refused_is_a_typed_error(faulty: FaultRegistry, tmp_path: Path, status: int) -> None:
+    found, image = ready(faulty, tmp_path)
+    faulty.faults.always(fr.Answer(status=status), "manifest", method="PUT")
+    with pytest.raises((RegistryError, MissingError)):
+        image.push(found.repository, "one")
+
+
+def test_a_tag_that_the_registry_forgets_is_noticed_and_stays_where_it_was(
+    faulty: FaultRegistry, tmp_path: Path
+) -> None:
+    found, image = ready(faulty, tmp_path)
+    image.push(found.repository, "one")
+    _, other = ready(faulty, tmp_path, "another")
+    faulty.faults.always(fr.ForgetTag(), "manifest")
+    with pytest.raises(ProtocolError, match="names something else") as caught:
+        other.push(found.repository, "one")
+    assert caught.value.actual == str(image.manifest.digest)
+    with pytest.raises(ProtocolError, match="actual nothing"):
+        other.push(found.repository, "new")
+
+
+def test_a_tag_that_another_writer_overtakes_is_noticed(faulty: FaultRegistry, tmp_path: Path) -> None:
+    found, image = ready(faulty, tmp_path)
+    image.push(found.repository, "one")
+    _, other = ready(faulty, tmp_path, "another")
+    first = str(image.manifest.digest)
+
+    def overtake(repository: fr.Repository, tag: str) -> None:
+        repository.tags[tag] = first
+
+    faulty.switches.after_put_tag = overtake
+    with pytest.raises(ProtocolError) as caught:
+        other.push(found.repository, "one")
+    assert (caught.value.expected, caught.value.actual) == (str(other.manifest.digest), first)
+
+
+@pytest.mark.parametrize("value", ["sha256:" + "0" * 64, "nonsense"])
+def test_a_manifest_that_was_stored_as_something_else_is_refused(
+    faulty: FaultRegistry, tmp_path: Path, value: str
+) -> None:
+    found, image = ready(faulty, tmp_path)
+    faulty.faults.add(
+        fr.Fault(
+            action=fr.SetHeader(name="Docker-Content-Digest", value=value), kind="manifest", method="PUT", times=None
+        )
+    )
+    with pytest.raises((DigestMismatchError, ProtocolError)):
+        image.push(found.repository, "one")
+    assert not tags(faulty)
