@@ -62,7 +62,7 @@ def until(condition: Any) -> None:
 
 
 def left(tiny: Tiny) -> list[str]:
-    return [str(path) for path in tiny.root.rglob(".pending-*")] + [
+    return [str(path) for path in tiny.root.rglob(".imgbuild-pending-*")] + [
         str(path) for path in (tiny.store_path / ".imgbuild-staging").rglob("*") if path.is_file()
     ]
 

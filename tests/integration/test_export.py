@@ -266,7 +266,7 @@ def test_nothing_is_written_offline_where_the_base_is_far(far: Remote, registry:
 
 def has_no_name(kind: str) -> bool:
     """Whether `place` is no output: no file, or a layout without tags; and no pending file is left."""
-    if list(Path().rglob(".pending-*")):
+    if list(Path().rglob(".imgbuild-pending-*")):
         return False
     return not Path("place").exists() if kind != "oci" else Store(Path("place"), ledger=Ledger()).tags() == {}
 
@@ -417,7 +417,7 @@ def test_a_run_that_ends_at_any_write_leaves_no_name_on_a_part(
         fault = WriteFault(at=at, errno=errno.ENOSPC if way == "full disk" else None)
         outcome = run_child(build, out, fault, log=log)
         assert outcome.status == (None if way == "kill" else 5), outcome.output
-        found = {name: Path(name).read_bytes() for name in left(Path()) if ".pending-" not in name}
+        found = {name: Path(name).read_bytes() for name in left(Path()) if ".imgbuild-pending-" not in name}
         assert way == "kill" or left(Path()) == sorted(found)
         if kind == "oci":
             check_layout(found, expected)

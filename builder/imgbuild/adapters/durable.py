@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MODE = 0o644
 _SPOOL_BYTES = 16 * 1024 * 1024
 """bytes of a spooled file that stay in memory."""
-_PENDING = ".pending-"
+_PENDING = ".imgbuild-pending-"
 _SWEPT: set[Path] = set()
 """Folders in which this process has looked for what killed ones left."""
 _NEARLY_FULL_BYTES = 1024 * 1024

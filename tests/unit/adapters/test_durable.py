@@ -42,7 +42,7 @@ def test_a_file_appears_whole_readable_for_all_whatever_the_umask(tmp_path: Path
 def test_before_it_is_committed_a_file_has_no_name_and_without_it_nothing_stays(tmp_path: Path) -> None:
     with PendingFile(tmp_path) as pending:
         pending.write(b"half")
-        assert [name[:9] for name in os.listdir(tmp_path)] == [".pending-"]
+        assert [name[:18] for name in os.listdir(tmp_path)] == [".imgbuild-pending-"]
     assert os.listdir(tmp_path) == []
 
 
@@ -80,7 +80,7 @@ def test_C59_the_last_of_two_writers_of_one_file_wins_and_no_reader_sees_a_mixtu
 
 
 def test_sweeping_removes_what_dead_writers_left_and_keeps_what_somebody_writes(tmp_path: Path) -> None:
-    (tmp_path / ".pending-dead").write_bytes(b"half")
+    (tmp_path / ".imgbuild-pending-dead").write_bytes(b"half")
     (tmp_path / "other").write_bytes(b"no business of ours")
     with PendingFile(tmp_path / "x") as pending:
         pending.write(b"alive")
@@ -92,14 +92,14 @@ def test_sweeping_removes_what_dead_writers_left_and_keeps_what_somebody_writes(
 
 
 def test_the_first_file_of_a_process_in_a_folder_sweeps_it(tmp_path: Path) -> None:
-    (tmp_path / ".pending-dead").write_bytes(b"half")
+    (tmp_path / ".imgbuild-pending-dead").write_bytes(b"half")
     write_file(tmp_path / "file", b"")
     assert os.listdir(tmp_path) == ["file"]
 
 
 def test_sweeping_does_not_follow_a_link_that_is_named_like_a_pending_file(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"")
-    (tmp_path / ".pending-link").symlink_to("precious")
+    (tmp_path / ".imgbuild-pending-link").symlink_to("precious")
     sweep(tmp_path)
     assert (tmp_path / "precious").exists()
 

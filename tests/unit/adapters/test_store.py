@@ -232,9 +232,9 @@ def test_what_was_not_published_is_gone_after_the_session_whatever_ended_it(stag
 def test_what_a_killed_session_left_is_gone_in_the_next_one(staged: StagedStore) -> None:
     staged.create()
     staged.put([b"left"])
-    pending = staged.root / ".imgbuild-staging" / "blobs" / "sha256" / ".pending-left"
+    pending = staged.root / ".imgbuild-staging" / "blobs" / "sha256" / ".imgbuild-pending-left"
     pending.write_bytes(b"half")
-    index = staged.root / ".pending-index"
+    index = staged.root / ".imgbuild-pending-index"
     index.write_bytes(b"half")
     with staged.session():
         assert not staged.has(Digest.of(b"left"))
@@ -271,7 +271,7 @@ def test_a_folder_of_the_store_that_is_a_link_is_refused_and_nothing_is_touched_
     staged: StagedStore, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    for below in ("abc", "blobs/sha256/abc", "sha256/abc", "blobs/sha256/.pending-abc"):
+    for below in ("abc", "blobs/sha256/abc", "sha256/abc", "blobs/sha256/.imgbuild-pending-abc"):
         (elsewhere / below).parent.mkdir(parents=True, exist_ok=True)
         (elsewhere / below).write_bytes(b"years of work")
     before = sorted(elsewhere.rglob("*"))
