@@ -1,4 +1,4 @@
-"""Installed Python distributions in a tree: who owns which path, and RECORD rows (PEP 376, recording installs).
+"""Installed Python distributions in a tree: who owns which path, and what RECORD says of it (PEP 376).
 
 RECORD is what an installer wrote once; nobody checks it later. So it is read as a claim, compared with the bytes, and
 rewritten only in the row of a file that a step swaps.
@@ -6,38 +6,48 @@ rewritten only in the row of a file that a step swaps.
 
 from __future__ import annotations
 
-import base64
-import csv
 import email.parser
-import io
 import posixpath
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
-from imgbuild.errors import StepError
+from imgbuild.content.record import (
+    Record,
+    RecordRow,
+    encoded_hash,
+    parse_record,
+    read_record,
+    rewrite_record,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from imgbuild.content.tree import Tree
+    from imgbuild.content.tree import Node, Tree
+
+__all__ = [
+    "Distribution",
+    "Parsed",
+    "Record",
+    "RecordRow",
+    "distribution",
+    "distributions",
+    "encoded_hash",
+    "owners",
+    "parse_record",
+    "rewrite_record",
+]
 
 _DIST_INFO = b".dist-info"
-_SHA256_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRow:
-    """One row: path in the image, sha256 in hex (None without one), size in bytes.
-
-    `algorithm` names the one of the row's hash where it is not sha256.
-    """
-
-    path: bytes
-    sha256: str | None
-    size: int | None
-    algorithm: str | None = None
+_END_OF_HEADERS = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
+# Keys as `email.feedparser` knows them. All repeats are possessive: time is linear.
+_PLAIN_HEADERS = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r?+\n(?:[ \t][^\r\n]*+\r?+\n)*+)*+(?:\r?+\n)?+")
+_WANTED = re.compile(
+    rb"^(name|version|requires-dist):[ \t]*+([^\r\n]*+(?:\r?+\n[ \t][^\r\n]*+)*+)", re.MULTILINE | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,69 +59,73 @@ class Distribution:
     folder: bytes
     """The dist-info folder."""
     requires: tuple[str, ...]
-    rows: tuple[RecordRow, ...]
+    record: Record
+    """RECORD, without rows where it is missing or cannot be read."""
     problem: str | None = None
     """Why METADATA or RECORD could not be read."""
 
+    @property
+    def rows(self) -> tuple[RecordRow, ...]:
+        """The rows of RECORD, made anew each time."""
+        return self.record.rows
 
-def distributions(tree: Tree, read: Callable[[bytes], bytes | None]) -> tuple[Distribution, ...]:
+
+Parsed = dict[tuple[bytes, str | None, str | None], Distribution]
+"""Distributions by all that they follow from: folder, sha256 of METADATA and of RECORD (None where there is none)."""
+
+
+def distributions(
+    tree: Tree, read: Callable[[bytes], bytes | None], parsed: Parsed | None = None
+) -> tuple[Distribution, ...]:
     """All distributions with a dist-info folder, in the order of `Tree.walk`.
 
     Args:
         tree: the merged view.
         read: the bytes of a small file of the tree, or None.
+        parsed: what was read before, of whatever tree; used, and added to. `read` must give what the tree says.
     """
-    found = []
-    for path, node in tree.walk():
-        if node.is_directory and path.endswith(_DIST_INFO):
-            found.append(_distribution(path, read))
-    return tuple(found)
+    return tuple(_distribution(tree, path, read, parsed) for path, _ in tree.directories() if path.endswith(_DIST_INFO))
 
 
-def owners(installed: tuple[Distribution, ...]) -> dict[bytes, tuple[Distribution, ...]]:
+def distribution(tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None]) -> Distribution | None:
+    """The one of a dist-info folder as it is now; None where there is no folder."""
+    node = tree.get(folder)
+    return _distribution(tree, folder, read, None) if node is not None and node.is_directory else None
+
+
+def owners(installed: tuple[Distribution, ...], path: bytes) -> tuple[Distribution, ...]:
     """Which distributions claim a path; one that lists it twice is there once."""
-    claims: dict[bytes, list[Distribution]] = {}
-    for distribution in installed:
-        for path in dict.fromkeys(row.path for row in distribution.rows):
-            claims.setdefault(path, []).append(distribution)
-    return {path: tuple(found) for path, found in claims.items()}
+    folder = path.rpartition(b"/")[0]
+    return tuple(item for item in installed if folder in item.record.folders and path in item.record.paths)
 
 
-def parse_record(raw: bytes, *, site: bytes) -> tuple[RecordRow, ...]:
-    """Rows with paths in the image; relative ones start from the folder `site`. ValueError if it is no RECORD."""
-    return tuple(_row(fields, site) for fields, _ in _rows(raw))
+def _distribution(
+    tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None], parsed: Parsed | None
+) -> Distribution:
+    """As it was read before, or read now."""
+    metadata, record = folder + b"/METADATA", folder + b"/RECORD"
+    nodes = _file(tree, metadata), _file(tree, record)
+    if parsed is None or any(node is not None and node.sha256 is None for node in nodes):
+        return _read(folder, read(metadata), read(record))
+    first, second = (None if node is None else node.sha256 for node in nodes)
+    key = (folder, first, second)
+    known = parsed.get(key)
+    if known is not None:
+        return known
+    contents = read(metadata), read(record)
+    found = _read(folder, *contents)
+    # What could not be had now may be had the next time, under the same digest.
+    if (contents[0] is None, contents[1] is None) == (first is None, second is None):
+        parsed[key] = found
+    return found
 
 
-def rewrite_record(raw: bytes, path: bytes, *, site: bytes, sha256: str | None, size: int, subject: str) -> bytes:
-    """The RECORD with another hash and size in the row of `path`, or without that row where `sha256` is None.
-
-    Every other byte stays. A `StepError` unless it can be read and exactly one row matches.
-    """
-    try:
-        rows = [(fields, span, _row(fields, site)) for fields, span in _rows(raw)]
-    except ValueError as error:
-        raise StepError(subject, f"is a RECORD that cannot be read: {error}") from error
-    matching = [(fields[0], span) for fields, span, row in rows if row.path == path]
-    if len(matching) != 1:
-        raise StepError(
-            subject, "does not list the swapped file once", expected="1 row", actual=f"{len(matching)} rows"
-        )
-    name, span = matching[0]
-    if sha256 is None:
-        return raw[: span.start] + raw[span.stop :]
-    old = raw[span.start : span.stop]
-    ending = old[len(old.rstrip(b"\r\n")) :]
-    new = f"{_quoted(name)},{encoded_hash(sha256)},{size}".encode()
-    return raw[: span.start] + new + ending + raw[span.stop :]
+def _file(tree: Tree, path: bytes) -> Node | None:
+    found = tree.resolve(path)
+    return found[1] if found is not None and found[1].type == "file" else None
 
 
-def encoded_hash(sha256: str) -> str:
-    """A hash as RECORD writes it: urlsafe base64 without padding (PEP 376, PEP 427)."""
-    return "sha256=" + base64.urlsafe_b64encode(bytes.fromhex(sha256)).rstrip(b"=").decode()
-
-
-def _distribution(folder: bytes, read: Callable[[bytes], bytes | None]) -> Distribution:
-    metadata, record = read(folder + b"/METADATA"), read(folder + b"/RECORD")
+def _read(folder: bytes, metadata: bytes | None, record: bytes | None) -> Distribution:
     stem = posixpath.basename(folder)[: -len(_DIST_INFO)].decode("utf-8", "backslashreplace")
     name, _, version = stem.partition("-")
     requires: tuple[str, ...] = ()
@@ -119,61 +133,37 @@ def _distribution(folder: bytes, read: Callable[[bytes], bytes | None]) -> Distr
     if metadata is None:
         problem = "has no METADATA"
     else:
-        headers = email.parser.BytesHeaderParser().parsebytes(metadata)
-        name, version = str(headers.get("Name", name)), str(headers.get("Version", version))
-        requires = tuple(str(text) for text in headers.get_all("Requires-Dist", []))
-    rows: tuple[RecordRow, ...] = ()
+        name, version, requires = _headers(metadata, name, version)
+    site = posixpath.dirname(folder)
+    found = read_record(b"", site=site)
     if record is None:
         problem = problem or "has no RECORD"
     else:
         try:
-            rows = parse_record(record, site=posixpath.dirname(folder))
+            found = read_record(record, site=site)
         except ValueError as error:
             problem = f"has a RECORD that cannot be read: {error}"
     return Distribution(
-        name=canonicalize_name(name), version=version, folder=folder, requires=requires, rows=rows, problem=problem
+        name=canonicalize_name(name), version=version, folder=folder, requires=requires, record=found, problem=problem
     )
 
 
-def _rows(raw: bytes) -> Iterator[tuple[list[str], slice]]:
-    """The fields of each row, and which bytes it takes, its end of line included."""
-    offset = start = 0
-
-    def lines() -> Iterator[str]:
-        nonlocal offset
-        for line in io.StringIO(raw.decode("utf-8"), newline=""):
-            offset += len(line.encode())
-            yield line
-
-    try:
-        # A quoted name may hold an end of line, so a row is what the reader took, not a line.
-        for fields in csv.reader(lines(), strict=True):
-            if fields:
-                if len(fields) != 3:  # noqa: PLR2004 - path, hash, size
-                    raise ValueError(f"a row has {len(fields)} fields instead of 3")
-                yield fields, slice(start, offset)
-            start = offset
-    except csv.Error as error:
-        raise ValueError(str(error)) from error
+def _headers(metadata: bytes, name: str, version: str) -> tuple[str, str, tuple[str, ...]]:
+    """Name, version and requirements of METADATA as `email` reads them, or those given where there are none."""
+    end = _END_OF_HEADERS.search(metadata)
+    # The description behind the headers is most of the file.
+    head = metadata if end is None else metadata[: end.end()]
+    wanted = [(key.lower(), value) for key, value in _WANTED.findall(head)]
+    if not _PLAIN_HEADERS.fullmatch(head) or any(b"\n" in value or not value.isascii() for _, value in wanted):
+        return _odd_headers(head, name, version)
+    names, versions, requires = (
+        tuple(value.decode() for key, value in wanted if key == header)
+        for header in (b"name", b"version", b"requires-dist")
+    )
+    return next(iter(names), name), next(iter(versions), version), requires
 
 
-def _quoted(name: str) -> str:
-    if any(character in name for character in ',"\r\n'):
-        return '"' + name.replace('"', '""') + '"'
-    return name
-
-
-def _row(fields: list[str], site: bytes) -> RecordRow:
-    text, encoded, size = fields
-    path = posixpath.normpath(posixpath.join(b"/" + site, text.encode())).lstrip(b"/")
-    algorithm, _, value = encoded.partition("=")
-    sha256 = None
-    if algorithm == "sha256":
-        digest = base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_", validate=True)
-        if len(digest) != _SHA256_BYTES:
-            raise ValueError(f"{encoded[:80]!r} is not a sha256")
-        sha256 = digest.hex()
-    if size and not (size.isascii() and size.isdigit() and len(size) < 20):  # noqa: PLR2004 - beyond any file
-        raise ValueError(f"{size[:40]!r} is not a size")
-    other = algorithm[:80] if sha256 is None and encoded else None
-    return RecordRow(path=path, sha256=sha256, size=int(size) if size else None, algorithm=other)
+def _odd_headers(head: bytes, name: str, version: str) -> tuple[str, str, tuple[str, ...]]:
+    headers = email.parser.BytesHeaderParser().parsebytes(head)
+    requires = tuple(str(text) for text in headers.get_all("Requires-Dist", []))
+    return str(headers.get("Name", name)), str(headers.get("Version", version)), requires

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imgbuild.content.packages import Distribution, distributions, owners, rewrite_record
+from imgbuild.content.packages import Distribution, Parsed, distribution, distributions, owners, rewrite_record
 from imgbuild.errors import MissingError, StepError
 from imgbuild.model.paths import parent, show
 from imgbuild.steps.workspace import Attributes
@@ -14,51 +14,60 @@ if TYPE_CHECKING:
 
 
 class Packages:
-    """A view of the workspace that is made when it is first asked, and again after a package step."""
+    """A view of the workspace that is made when it is first asked, and then follows the changes that it is told of.
 
-    def __init__(self, workspace: Workspace) -> None:
+    One distribution is read again where its RECORD was rewritten; after a package step, those of which METADATA or
+    RECORD are others than before.
+    """
+
+    def __init__(self, workspace: Workspace, parsed: Parsed | None = None) -> None:
+        """A view of a workspace.
+
+        Args:
+            workspace: what steps change.
+            parsed: distributions that were read before, of whatever tree; used, and added to.
+        """
         self._workspace = workspace
+        self._parsed: Parsed = {} if parsed is None else parsed
         self._installed: tuple[Distribution, ...] | None = None
-        self._owners: dict[bytes, tuple[Distribution, ...]] = {}
 
     def changed(self) -> None:
-        """Forget what was read: a distribution was installed."""
+        """Look for distributions again when asked the next time: one was installed or removed."""
         self._installed = None
 
     def installed(self) -> tuple[Distribution, ...]:
         """All distributions."""
         if self._installed is None:
-            self._installed = distributions(self._workspace.tree, self._read)
-            self._owners = owners(self._installed)
+            self._installed = distributions(self._workspace.tree, self._read, self._parsed)
         return self._installed
 
     def owners(self, path: bytes) -> tuple[Distribution, ...]:
         """The distributions that claim a path."""
-        self.installed()
-        return self._owners.get(path, ())
+        return owners(self.installed(), path)
 
     def owner_names(self, path: bytes) -> tuple[str, ...]:
         """Their names."""
-        return tuple(distribution.name for distribution in self.owners(path))
+        return tuple(owner.name for owner in self.owners(path))
 
     def claims(self, path: bytes) -> tuple[tuple[str, str | None], ...]:
         """Which distributions claim a path, each with the sha256 (hex) in its RECORD row."""
         return tuple(
-            (distribution.name, row.sha256)
-            for distribution in self.owners(path)
-            for row in distribution.rows
-            if row.path == path
+            (owner.name, owner.record.row(number).sha256)
+            for owner in self.owners(path)
+            for number in owner.record.places(path)
         )
 
     def refuse_second(self, name: str, version: str, site: bytes, *, where: str) -> None:
         """Refuse a second distribution of one name in a site folder: importers would mix the two."""
-        for distribution in self.installed():
-            if distribution.name == name and parent(distribution.folder) == site:
+        # Steps of other kinds put and remove dist-info folders, too, and do not say so.
+        self.changed()
+        for found in self.installed():
+            if found.name == name and parent(found.folder) == site:
                 raise StepError(
                     f"distribution {name}",
                     "is installed already",
                     expected=f"{version} as the only one",
-                    actual=f"{distribution.version} in {show(distribution.folder)}",
+                    actual=f"{found.version} in {show(found.folder)}",
                     where=where,
                     hint="`remove` the installed one in a layer before, or leave this wheel out",
                 )
@@ -80,7 +89,7 @@ class Packages:
                 f"file {show(path)}",
                 "is claimed by several distributions",
                 expected="1 owner",
-                actual=", ".join(distribution.name for distribution in owned),
+                actual=", ".join(owner.name for owner in owned),
                 where=where,
             )
         record = owned[0].folder + b"/RECORD"
@@ -94,9 +103,18 @@ class Packages:
             sha256=None if now is None else now.sha256,
             size=0 if now is None else now.size,
             subject=f"file {show(real)}",
+            known=owned[0].record,
         )
         self._workspace.write_bytes(real, data, Attributes.of(node), where=where)
         self._workspace.expect(where, real, (before, self._workspace.state(real)), final=True)
+        self._read_again(owned[0].folder)
+
+    def _read_again(self, folder: bytes) -> None:
+        # Not kept with the others: the next row of this RECORD will be rewritten soon.
+        fresh = distribution(self._workspace.tree, folder, self._read)
+        self._installed = tuple(
+            found for old in self.installed() if (found := fresh if old.folder == folder else old) is not None
+        )
 
     def _read(self, path: bytes) -> bytes | None:
         found = self._workspace.tree.resolve(path)

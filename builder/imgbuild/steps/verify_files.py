@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from imgbuild.content.record import decoded_hash
 from imgbuild.errors import ImgbuildError
 from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import ABSENT
@@ -13,7 +14,10 @@ from imgbuild.model.receipt import RECEIPT_PATH, SCHEMA, Receipt, lock_path, par
 from imgbuild.steps.receipt import receipt_entry
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imgbuild.content.packages import Distribution
+    from imgbuild.content.record import Claim
     from imgbuild.content.tree import Node, Tree
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.receipt import ReceiptEntry
@@ -64,32 +68,43 @@ def files(view: View, lock: Lock) -> list[Finding]:
 
 
 def packages(view: View) -> list[Finding]:
-    """Step 7: RECORD rows against bytes, with the base as baseline, and doubled distributions."""
-    base = set(_mismatches(view.base_tree, view.installed_before))
-    now = list(_mismatches(view.tree, view.installed))
-    fresh = [text for text, *facts in now if (text, *facts) not in base]
-    doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in view.installed)
+    """Step 7: RECORD rows against bytes, with the base as baseline, and doubled distributions.
+
+    A row is compared unless the base has it in the same distribution, and its file's folder untouched: such a row can
+    have no mismatch that the base did not have.
+    """
+    installed = view.installed
+    looked, now = _mismatches(view)
+    base = _base_mismatches(view, now) if now else set()
+    fresh = [f"{show(path)} ({name})" for path, name, *facts in now if (path, name, *facts) not in base]
+    doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in installed)
     twice = sorted(f"{name} in {show(site)}" for (name, site), count in doubled.items() if count > 1)
-    rows = [row for distribution in view.installed for row in distribution.rows]
-    compared = sum(1 for row in rows if row.sha256 is not None)
-    other = sorted({row.algorithm for row in rows if row.algorithm is not None})
-    unknown = [show(row.path) for row in rows if row.algorithm is not None]
-    notes = [f"{len(rows) - compared - len(unknown)} rows have no hash, as a RECORD's own, and were not compared"]
+    hashed = sum(distribution.record.hashed for distribution in installed)
+    foreign = [row for distribution in installed for row in distribution.record.foreign]
+    without = sum(len(distribution.record) for distribution in installed) - hashed - len(foreign)
+    notes = [f"{without} rows have no hash, as a RECORD's own, and were not compared"]
+    if looked < hashed:
+        notes.append(
+            f"{looked} were compared; the other {hashed - looked} rows and the folders of their files are the base's, "
+            "unchanged, so none of them can have a new mismatch"
+        )
     if len(now) > len(fresh):
         notes.append(f"{len(now) - len(fresh)} mismatches are the base's own")
     findings = [
         judge(
             "packages.record",
-            f"{compared} RECORD rows of {len(view.installed)} distributions",
+            f"{hashed} RECORD rows of {len(installed)} distributions",
             not fresh,
             expected="no mismatch that the base did not have",
             actual=f"{len(fresh)} new: {_some(fresh)}" if fresh else "none",
             reason="; ".join(notes),
         )
     ]
-    if unknown:
-        reason = f"{_some(unknown)}: have a hash by {', '.join(other)}, and inventories have sha256 only"
-        subject = f"{len(unknown)} RECORD rows with another hash"
+    if foreign:
+        other = sorted({str(row.algorithm) for row in foreign})
+        paths = _some([show(row.path) for row in foreign])
+        reason = f"{paths}: have a hash by {', '.join(other)}, and inventories have sha256 only"
+        subject = f"{len(foreign)} RECORD rows with another hash"
         findings.append(not_checked("packages.record", subject, reason, required=False))
     findings.extend(_unreadable(view))
     findings.append(
@@ -154,21 +169,92 @@ def _state(tree: Tree, path: str) -> str:
     return f"link:{show(node.link)[1:]}" if node.type == "symlink" else f"sha256:{node.sha256}"
 
 
-_Mismatch = tuple[str, str | None, int | None, str | None, int | None]
+_Mismatch = tuple[bytes, str, str, int | None, str | None, int | None]
+"""Path and distribution of a row, then sha256 and size that it claims, then those that are there."""
 
 
-def _mismatches(tree: Tree, installed: tuple[Distribution, ...]) -> list[_Mismatch]:
-    """Rows that are not what is there: a name for people, then what the row claims and what is there."""
+def _mismatches(view: View) -> tuple[int, list[_Mismatch]]:
+    """How many rows were compared, and those that are not what is there."""
+    before = {distribution.folder: distribution for distribution in view.installed_before}
+    folders = _Folders(view.tree)
+    looked = 0
     found: list[_Mismatch] = []
-    for distribution in installed:
-        for row in distribution.rows:
-            if row.sha256 is None:
-                continue
-            node = tree.get(row.path)
-            actual, size = (None, None) if node is None else (node.sha256, node.size)
-            if actual != row.sha256 or (node is not None and row.size not in {None, size}):
-                found.append((f"{show(row.path)} ({distribution.name})", row.sha256, row.size, actual, size))
-    return found
+    for distribution in view.installed:
+        for claim in _suspects(view, distribution, before.get(distribution.folder)):
+            looked += 1
+            mismatch = _mismatch(claim, distribution.name, folders.get(claim[0]))
+            if mismatch is not None:
+                found.append(mismatch)
+    return looked, found
+
+
+def _suspects(view: View, now: Distribution, before: Distribution | None) -> Iterator[Claim]:
+    """The rows with a sha256 that the base does not have, or of which the file's folder is another than there."""
+    kept = before is not None and before.name == now.name
+    same = before is not None and kept and before.record == now.record
+    moved = {folder for folder in now.record.folders if not _is_shared(view.base_tree, view.tree, folder)}
+    if same and not moved:
+        return
+    known = set(before.record.claims()) if before is not None and kept and not same else set()
+    for claim in now.record.claims():
+        if claim[1] and (claim[0].rpartition(b"/")[0] in moved or not (same or claim in known)):
+            yield claim
+
+
+def _is_shared(one: Tree, other: Tree, folder: bytes) -> bool:
+    """Whether a folder is one object in both trees, links followed in each, or nothing in both.
+
+    By `Tree.fork` no object is changed that two trees have: what is directly in such a folder is the same in both.
+    """
+    first, second = one.root, other.root
+    for part in folder.split(b"/") if folder else ():
+        below, beside = first.children.get(part), second.children.get(part)
+        if below is None or beside is None or not (below.is_directory and beside.is_directory):
+            found = [None if place is None else place[1] for place in (one.resolve(folder), other.resolve(folder))]
+            return found[0] is found[1]
+        first, second = below, beside
+    return first is second
+
+
+class _Folders:
+    """`Tree.get` of many paths, each folder resolved once."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._children: dict[bytes, dict[bytes, Node]] = {}
+
+    def get(self, path: bytes) -> Node | None:
+        if not path:
+            return self._tree.root
+        folder, _, name = path.rpartition(b"/")
+        children = self._children.get(folder)
+        if children is None:
+            found = self._tree.resolve(folder)
+            children = self._children[folder] = {} if found is None else found[1].children
+        return children.get(name)
+
+
+def _mismatch(claim: Claim, name: str, node: Node | None) -> _Mismatch | None:
+    """What a row with a sha256 says and what is there, unless that is the same."""
+    path, encoded, digits = claim
+    sha256, size = decoded_hash(encoded), int(digits) if digits else None
+    actual, there = (None, None) if node is None else (node.sha256, node.size)
+    if actual == sha256 and size in {None, there}:
+        return None
+    return path, name, sha256, size, actual, there
+
+
+def _base_mismatches(view: View, now: list[_Mismatch]) -> set[_Mismatch]:
+    """The mismatches of the base at the paths and in the distributions of those given."""
+    paths, names = {mismatch[0] for mismatch in now}, {mismatch[1] for mismatch in now}
+    folders = _Folders(view.base_tree)
+    found = set()
+    for distribution in view.installed_before:
+        if distribution.name in names:
+            for claim in distribution.record.claims():
+                if claim[1] and claim[0] in paths:
+                    found.add(_mismatch(claim, distribution.name, folders.get(claim[0])))
+    return {mismatch for mismatch in found if mismatch is not None}
 
 
 def _some(items: list[str]) -> str:

@@ -8,13 +8,16 @@ import io
 import pytest
 from imgbuild.content.packages import (
     Distribution,
+    Parsed,
     RecordRow,
+    distribution,
     distributions,
     encoded_hash,
     owners,
     parse_record,
     rewrite_record,
 )
+from imgbuild.content.record import read_record
 from imgbuild.content.tree import Node, Tree
 from imgbuild.errors import StepError
 
@@ -193,8 +196,9 @@ class TestDistributions:
             version="1.0",
             folder=b"s/My_Pkg-1.0.dist-info",
             requires=("a>=1", "b"),
-            rows=(RecordRow(path=b"s/my/a.py", sha256=None, size=None),),
+            record=read_record(b"my/a.py,,\n", site=b"s"),
         )
+        assert found.rows == (RecordRow(path=b"s/my/a.py", sha256=None, size=None),)
 
     def test_they_are_found_anywhere_in_the_order_of_the_tree(self) -> None:
         found = installed({f"{folder}-1.dist-info/METADATA": b"" for folder in ("z/a", "b", "b/c/d")})
@@ -238,9 +242,72 @@ class TestOwners:
             installed({f"s/{name}-1.dist-info/RECORD": record})[0]
             for name, record in (("a", b"both,,\nonly,,\n"), ("b", b"both,,\n"))
         )
-        claims = owners((one, two))
-        assert claims == {b"s/both": (one, two), b"s/only": (one,)}
+        assert owners((one, two), b"s/both") == (one, two)
+        assert owners((one, two), b"s/only") == (one,)
+        assert owners((one, two), b"s/none") == owners((one, two), b"other/only") == owners((), b"s/both") == ()
 
     def test_a_distribution_that_lists_a_path_twice_claims_it_once(self) -> None:
         (one,) = installed({"s/a-1.dist-info/RECORD": b"x,,\n./x,,\n" * 20_000})
-        assert owners((one,)) == {b"s/x": (one,)}
+        assert owners((one,), b"s/x") == (one,)
+
+    @pytest.mark.parametrize("name", ["../../bin/x", "./../../bin/x", '"../../bin/x"', "/opt/bin/x"])
+    def test_a_path_outside_of_the_folder_of_the_packages_is_claimed_however_it_is_written(self, name: str) -> None:
+        (one,) = installed({f"{SITE.decode()}/a-1.dist-info/RECORD": f"a,,\n{name},,5\n".encode()})
+        assert owners((one,), b"opt/bin/x") == (one,)
+        assert owners((one,), SITE + b"/../../bin/x") == ()
+
+
+class TestParsedBefore:
+    """What was read once is not read again while folder, METADATA and RECORD are the same."""
+
+    def tree(self, *, record: str | None = "b", metadata: str | None = "a", folder: str = "s/a-1.dist-info") -> Tree:
+        tree = Tree()
+        tree.put(folder.encode(), Node(type="directory", mode=0o755))
+        for name, digest in (("METADATA", metadata), ("RECORD", record)):
+            if digest is not None:
+                tree.put(f"{folder}/{name}".encode(), Node(type="file", mode=0o644, sha256=digest * 64))
+        return tree
+
+    def test_the_same_digests_in_the_same_folder_are_not_read(self) -> None:
+        parsed: Parsed = {}
+        (first,) = distributions(self.tree(), lambda _: b"", parsed)
+        (again,) = distributions(self.tree(), never, parsed)
+        assert first is again
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            {"record": "c"},
+            {"record": None},
+            {"record": ""},
+            {"metadata": "c"},
+            {"metadata": None},
+            {"metadata": "", "record": None},
+            {"folder": "t/a-1.dist-info"},
+        ],
+    )
+    def test_any_other_is_read(self, other: dict[str, str]) -> None:
+        parsed: Parsed = {}
+        for before in (self.tree(), self.tree(metadata=None, record=None)):
+            distributions(before, lambda path: b"Name: old\n" if path.endswith(b"METADATA") else b"", parsed)
+        read: list[bytes] = []
+        distributions(self.tree(**other), read.append, parsed)
+        assert read
+
+    def test_what_could_not_be_had_is_asked_for_again(self) -> None:
+        parsed: Parsed = {}
+        (lost,) = distributions(self.tree(), lambda _: None, parsed)
+        (found,) = distributions(self.tree(), lambda path: b"" if path.endswith(b"METADATA") else b"a,,\n", parsed)
+        assert (lost.problem, found.problem, len(found.record)) == ("has no METADATA", None, 1)
+
+    def test_one_folder_alone_is_read_as_it_is_now(self) -> None:
+        tree = self.tree()
+        found = distribution(tree, b"s/a-1.dist-info", lambda _: b"")
+        assert found is not None
+        assert found.problem is None
+        assert distribution(tree, b"s/b-1.dist-info", never) is None
+        assert distribution(tree, b"s/a-1.dist-info/RECORD", never) is None
+
+
+def never(path: bytes) -> bytes | None:
+    raise AssertionError(path)
