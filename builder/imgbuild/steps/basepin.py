@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import AvailabilityError, MissingError, OfflineMissError, UnpinnedError, UsageError
+from imgbuild.errors import MissingError, OfflineMissError, UnpinnedError, UsageError
 from imgbuild.model.lockfile import LockedBase
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.model.ociindex import Index
@@ -88,10 +88,6 @@ def _in_store(context: Context, name: Digest | str) -> Descriptor:
 
 def _at_registry(context: Context, name: Digest | str) -> RemoteManifest:
     """What the first repository says; a tag is asked of the last one, which is no mirror and cannot be behind."""
-    places = context.places.repositories if not isinstance(name, str) else context.places.repositories[-1:]
-    for repository in places[:-1]:
-        try:
-            return repository.manifest(name)
-        except AvailabilityError:
-            continue
-    return places[-1].manifest(name)
+    if isinstance(name, str):
+        return context.places.repositories[-1].manifest(name)
+    return context.places.first(lambda repository: repository.manifest(name))

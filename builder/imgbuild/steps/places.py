@@ -141,7 +141,7 @@ class Places:
             raise MissingError(f"blob {blob.digest} of {repository}", "is not in the registry")
 
         try:
-            return self._first(ask)
+            return self.first(ask)
         except MissingError:
             return None
 
@@ -170,9 +170,9 @@ class Places:
                 return repository.manifest(descriptor.digest).raw
             return read_blob(repository, descriptor, limit)
 
-        return self._first(ask)
+        return self.first(ask)
 
-    def _first(self, ask: Callable[[Repository], _T]) -> _T:
+    def first(self, ask: Callable[[Repository], _T]) -> _T:
         """What the first place answers that can; of the last one, which is no mirror, also what it refuses."""
         left = self.candidates()
         while True:
