@@ -67,6 +67,8 @@ def ways(raw: bytes, site: bytes) -> tuple[Record, Record] | None:
 @example(raw=b"a,,\r", site=b"")
 @example(raw=b"a,,\r\n", site=b"")
 @example(raw=b"a,,1\r\nb,,2", site=b"s")
+@example(raw=b"a,," + b"9" * 19, site=b"s")
+@example(raw=b"a,," + b"9" * 20, site=b"s")
 @example(raw=b"\n", site=b"s")
 @example(raw=b"", site=b"s")
 @example(raw=b"../../../x,,\n../y,,\n", site=b"s")

@@ -145,9 +145,7 @@ class Record:
 def read_record(raw: bytes, *, site: bytes) -> Record:
     """A RECORD whose relative names start from the folder `site` of the image. ValueError if it is no RECORD."""
     site = _normal(site)
-    # A carriage return as the last byte would end a row here and be a part of it below.
-    plain = not raw.endswith(b"\r") and _PLAIN.fullmatch(raw if raw.endswith(b"\n") or not raw else raw + b"\n")
-    if not plain:
+    if not _PLAIN.fullmatch(raw if raw.endswith(b"\n") or not raw else raw + b"\n"):
         return Record(raw=raw, site=site, odd=_odd_rows(raw, site))
     if not raw.isascii():
         raw.decode()

@@ -260,12 +260,12 @@ class TestOwners:
 class TestParsedBefore:
     """What was read once is not read again while folder, METADATA and RECORD are the same."""
 
-    def tree(self, *, record: str | None = "b", metadata: str | None = "a", folder: str = "s/a-1.dist-info") -> Tree:
+    def tree(self, *, folder: str = "s/a-1.dist-info", **digests: str | None) -> Tree:
         tree = Tree()
         tree.put(folder.encode(), Node(type="directory", mode=0o755))
-        for name, digest in (("METADATA", metadata), ("RECORD", record)):
+        for name, digest in {"metadata": "a", "record": "b", **digests}.items():
             if digest is not None:
-                tree.put(f"{folder}/{name}".encode(), Node(type="file", mode=0o644, sha256=digest * 64))
+                tree.put(f"{folder}/{name.upper()}".encode(), Node(type="file", mode=0o644, sha256=digest * 64 or None))
         return tree
 
     def test_the_same_digests_in_the_same_folder_are_not_read(self) -> None:
@@ -282,17 +282,26 @@ class TestParsedBefore:
             {"record": ""},
             {"metadata": "c"},
             {"metadata": None},
-            {"metadata": "", "record": None},
+            {"metadata": ""},
             {"folder": "t/a-1.dist-info"},
         ],
     )
     def test_any_other_is_read(self, other: dict[str, str]) -> None:
         parsed: Parsed = {}
-        for before in (self.tree(), self.tree(metadata=None, record=None)):
-            distributions(before, lambda path: b"Name: old\n" if path.endswith(b"METADATA") else b"", parsed)
+        distributions(self.tree(), lambda _: b"", parsed)
+        assert self.read(parsed, other)
+
+    @pytest.mark.parametrize("name", ["record", "metadata"])
+    def test_a_file_without_a_digest_is_not_taken_for_one_that_is_missing(self, name: str) -> None:
+        parsed: Parsed = {}
+        distributions(self.tree(**{name: None}), lambda path: None if name.upper().encode() in path else b"", parsed)
+        assert len(parsed) == 1
+        assert self.read(parsed, {name: ""})
+
+    def read(self, parsed: Parsed, other: dict[str, str]) -> list[bytes]:
         read: list[bytes] = []
         distributions(self.tree(**other), read.append, parsed)
-        assert read
+        return read
 
     def test_what_could_not_be_had_is_asked_for_again(self) -> None:
         parsed: Parsed = {}

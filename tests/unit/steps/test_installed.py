@@ -229,6 +229,12 @@ class TestRowsThatAreCompared:
         assert "1 were compared; the other 3 rows" in str(found.reason)
         assert looked == {encoded_hash(sha256(data)).encode() for data in (b"another", b"a/sub/m1.py")}
 
+    def test_a_row_with_another_size_only(self) -> None:
+        image = Image()
+        tree = image.tree.fork()
+        image.install("a", row("a/sub/m0.py", b"a/sub/m0.py").replace(",11", ",12"), tree=tree)
+        assert answer(image.view(tree)).actual == f"1 new: /{SITE}/a/sub/m0.py (a)"
+
     def test_all_of_a_distribution_that_the_base_does_not_have(self, looked: set[bytes]) -> None:
         image = Image()
         tree = image.tree.fork()
