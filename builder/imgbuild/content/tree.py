@@ -20,16 +20,19 @@ Rules, numbered as in the tests:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec.structs import replace
+
 from imgbuild.config import DEFAULT_LIMITS, Limits
+from imgbuild.content.inventory import ElfRecord
 from imgbuild.errors import ArchiveError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from imgbuild.content.inventory import ElfRecord, Entry, Inventory
+    from imgbuild.content.inventory import Entry, Inventory
 
 _OPAQUE = b".wh..wh..opq"
 _WHITEOUT = b".wh."
@@ -42,8 +45,8 @@ IMPLICIT = -1
 """Layer index of directories that no layer lists."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Node:
+# `gc=False`: nodes hold no references in a circle, and looking for some in a million of them takes longer than a tree.
+class Node(msgspec.Struct, kw_only=True, gc=False):
     """One path of the merged view. Only `children` of directories is ever changed in place, and only by a `Tree`."""
 
     type: str
@@ -61,7 +64,7 @@ class Node:
     layer: int = IMPLICIT
     source: bytes | None = None
     """The path of the tar entry in `layer` that has the content."""
-    children: dict[bytes, Node] = field(default_factory=dict)
+    children: dict[bytes, Node] = msgspec.field(default_factory=dict)
 
     @property
     def is_directory(self) -> bool:
@@ -88,16 +91,16 @@ class Tree:
         self._own: set[int] | None = None
         """Ids of the directories that are this tree's alone; None where all are. An object of a tree lives as long as
         the tree, or until the tree drops it, so an id here cannot come to mean what another tree has."""
-        # Archives list a directory's files one after another, so the last parent is mostly the next one, too. Forgotten
-        # when anything is replaced or removed, for that may be a link or directory on the way to it.
-        self._parent: tuple[bytes, Node] | None = None
+        # Where paths were put before, by their directory. Forgotten when anything is replaced or removed, for that may
+        # be a link or directory on the way there.
+        self._parents: dict[bytes, Node] = {}
 
     def fork(self) -> Tree:
         """A tree that is equal to this one, and on which changes of either have no effect on the other."""
         twin = Tree(limits=self._limits)
         twin.root, twin.notes = self.root, list(self.notes)
         self._own, twin._own = set(), set()
-        self._parent = None
+        self._parents.clear()
         return twin
 
     def apply(self, inventory: Inventory, layer: int) -> None:
@@ -128,8 +131,7 @@ class Tree:
         made = {path for path, entry in additions if entry.type == "directory"} if markers else set()
         for directory, name in sorted(markers, key=lambda marker: marker[0].count(b"/") + bool(marker[0])):
             self._hide(directory, name, made, layer)
-        for path, entry in additions:
-            self._add(path, entry, layer)
+        self._add_all(additions, layer)
 
     def get(self, path: bytes) -> Node | None:
         """The node at a path; links in its parents are followed, a link at its end is not."""
@@ -182,6 +184,8 @@ class Tree:
 
     def _owned(self, stack: list[tuple[bytes, Node]]) -> Node:
         """The last directory of a real path, as one that is this tree's alone; those above it become so, too."""
+        if self._own is None:
+            return stack[-1][1]
         node = self.root = self._private(self.root)
         for path, child in stack[1:]:
             name = path.rpartition(b"/")[2]
@@ -232,19 +236,20 @@ class Tree:
     def put(self, path: bytes, node: Node) -> None:
         """Set a node; links in its parents are followed, missing ones made. `ArchiveError` where links never end."""
         directory, _, name = path.rpartition(b"/")
-        if self._parent is None or self._parent[0] != directory:
+        parent = self._parents.get(directory)
+        if parent is None:
             stack = self._follow(directory, make=True)
-            self._parent = None if stack is None else (directory, self._owned(stack))
-        if self._parent is None:
-            raise ArchiveError(
-                f"path {path!r}",
-                "is below symbolic links that lead in a circle or too far",
-                expected=f"at most {self._limits.link_hops} links (link_hops)",
-            )
-        children = self._parent[1].children
+            if stack is None:
+                raise ArchiveError(
+                    f"path {path!r}",
+                    "is below symbolic links that lead in a circle or too far",
+                    expected=f"at most {self._limits.link_hops} links (link_hops)",
+                )
+            parent = self._parents[directory] = self._owned(stack)
+        children = parent.children
         old = children.get(name)
         if old is not None:
-            self._parent = None
+            self._parents.clear()
             if node.is_directory and old.is_directory:
                 node.children = self._private(old).children
         if self._own is not None and node.is_directory:
@@ -256,7 +261,7 @@ class Tree:
         directory, _, name = path.rpartition(b"/")
         stack = self._follow(directory, make=False)
         if stack is not None and name in stack[-1][1].children:
-            self._parent = None
+            self._parents.clear()
             self._owned(stack).children.pop(name)
 
     def _hide(self, directory: bytes, name: bytes, made: set[bytes], layer: int) -> None:
@@ -264,7 +269,7 @@ class Tree:
             raise ArchiveError(f"layer {layer}", "has a whiteout without a name", where=repr(directory))
         stack = None if self._is_replaced(directory, made) else self._follow(directory, make=False)
         children = self._owned(stack).children if stack is not None and stack[-1][1].is_directory else {}
-        self._parent = None
+        self._parents.clear()
         if name == _OPAQUE:
             children.clear()
         elif children.pop(name[len(_WHITEOUT) :], None) is None:
@@ -278,11 +283,23 @@ class Tree:
             directory = directory.rpartition(b"/")[0]
         return False
 
+    def _add_all(self, additions: list[tuple[bytes, Entry]], layer: int) -> None:
+        for path, entry in additions:
+            directory, _, name = path.rpartition(b"/")
+            parent = self._parents.get(directory)
+            # Nearly all entries are new names in a directory that was met before.
+            if not name or parent is None or name in parent.children or entry.type == "hardlink":
+                self._add(path, entry, layer)
+                continue
+            parent.children[name] = node = _node(entry, path, layer)
+            if self._own is not None and entry.type == "directory":
+                self._own.add(id(node))
+
     def _add(self, path: bytes, entry: Entry, layer: int) -> None:
         if not path:
             if entry.type == "directory":
                 self.root = replace(_node(entry, path, layer), children=self._private(self.root).children)
-                self._parent = None
+                self._parents.clear()
                 if self._own is not None:
                     self._own.add(id(self.root))
             return

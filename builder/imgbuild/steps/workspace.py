@@ -7,9 +7,11 @@ itself (C07).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from imgbuild import jsontext
 from imgbuild.content.changeset import BytesContent, Change, ChangeType
