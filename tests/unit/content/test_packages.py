@@ -260,10 +260,12 @@ class TestOwners:
 class TestParsedBefore:
     """What was read once is not read again while folder, METADATA and RECORD are the same."""
 
-    def tree(self, *, folder: str = "s/a-1.dist-info", **digests: str | None) -> Tree:
+    def tree(self, **other: str | None) -> Tree:
+        given = {"folder": "s/a-1.dist-info", "metadata": "a", "record": "b", **other}
+        folder = str(given.pop("folder"))
         tree = Tree()
         tree.put(folder.encode(), Node(type="directory", mode=0o755))
-        for name, digest in {"metadata": "a", "record": "b", **digests}.items():
+        for name, digest in given.items():
             if digest is not None:
                 tree.put(f"{folder}/{name.upper()}".encode(), Node(type="file", mode=0o644, sha256=digest * 64 or None))
         return tree
@@ -286,7 +288,7 @@ class TestParsedBefore:
             {"folder": "t/a-1.dist-info"},
         ],
     )
-    def test_any_other_is_read(self, other: dict[str, str]) -> None:
+    def test_any_other_is_read(self, other: dict[str, str | None]) -> None:
         parsed: Parsed = {}
         distributions(self.tree(), lambda _: b"", parsed)
         assert self.read(parsed, other)
@@ -298,7 +300,7 @@ class TestParsedBefore:
         assert len(parsed) == 1
         assert self.read(parsed, {name: ""})
 
-    def read(self, parsed: Parsed, other: dict[str, str]) -> list[bytes]:
+    def read(self, parsed: Parsed, other: dict[str, str | None]) -> list[bytes]:
         read: list[bytes] = []
         distributions(self.tree(**other), read.append, parsed)
         return read
