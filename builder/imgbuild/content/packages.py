@@ -84,13 +84,15 @@ def distributions(
         read: the bytes of a small file of the tree, or None.
         parsed: what was read before, of whatever tree; used, and added to. `read` must give what the tree says.
     """
-    return tuple(_distribution(tree, path, read, parsed) for path, _ in tree.directories() if path.endswith(_DIST_INFO))
+    return tuple(
+        _distribution(tree, path, node, read, parsed) for path, node in tree.directories() if path.endswith(_DIST_INFO)
+    )
 
 
 def distribution(tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None]) -> Distribution | None:
     """The one of a dist-info folder as it is now; None where there is no folder."""
     node = tree.get(folder)
-    return _distribution(tree, folder, read, None) if node is not None and node.is_directory else None
+    return _distribution(tree, folder, node, read, None) if node is not None and node.is_directory else None
 
 
 def owners(installed: tuple[Distribution, ...], path: bytes) -> tuple[Distribution, ...]:
@@ -100,14 +102,14 @@ def owners(installed: tuple[Distribution, ...], path: bytes) -> tuple[Distributi
 
 
 def _distribution(
-    tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None], parsed: Parsed | None
+    tree: Tree, folder: bytes, node: Node, read: Callable[[bytes], bytes | None], parsed: Parsed | None
 ) -> Distribution:
     """As it was read before, or read now."""
     metadata, record = folder + b"/METADATA", folder + b"/RECORD"
-    nodes = _file(tree, metadata), _file(tree, record)
-    if parsed is None or any(node is not None and node.sha256 is None for node in nodes):
+    files = _file(tree, metadata, node), _file(tree, record, node)
+    if parsed is None or any(file is not None and file.sha256 is None for file in files):
         return _read(folder, read(metadata), read(record))
-    first, second = (None if node is None else node.sha256 for node in nodes)
+    first, second = (None if file is None else file.sha256 for file in files)
     key = (folder, first, second)
     known = parsed.get(key)
     if known is not None:
@@ -120,9 +122,13 @@ def _distribution(
     return found
 
 
-def _file(tree: Tree, path: bytes) -> Node | None:
-    found = tree.resolve(path)
-    return found[1] if found is not None and found[1].type == "file" else None
+def _file(tree: Tree, path: bytes, folder: Node) -> Node | None:
+    """The regular file to which a path leads, of which the folder is known."""
+    node = folder.children.get(path.rpartition(b"/")[2])
+    if node is not None and node.type == "symlink":
+        found = tree.resolve(path)
+        node = None if found is None else found[1]
+    return node if node is not None and node.type == "file" else None
 
 
 def _read(folder: bytes, metadata: bytes | None, record: bytes | None) -> Distribution:

@@ -311,6 +311,13 @@ class TestParsedBefore:
         (found,) = distributions(self.tree(), lambda path: b"" if path.endswith(b"METADATA") else b"a,,\n", parsed)
         assert (lost.problem, found.problem, len(found.record)) == ("has no METADATA", None, 1)
 
+    def test_a_link_stands_for_what_it_leads_to(self) -> None:
+        tree, parsed = self.tree(record="c"), Parsed()
+        tree.put(b"s/a-1.dist-info/RECORD", Node(type="symlink", mode=0o777, link=b"../r"))
+        for digest, read in (("b", [b"METADATA", b"RECORD"]), ("b", []), ("d", [b"METADATA", b"RECORD"])):
+            tree.put(b"s/r", Node(type="file", mode=0o644, sha256=digest * 64))
+            assert [path.rpartition(b"/")[2] for path in seen_by(tree, parsed)] == read
+
     def test_one_folder_alone_is_read_as_it_is_now(self) -> None:
         tree = self.tree()
         found = distribution(tree, b"s/a-1.dist-info", lambda _: b"")
@@ -318,6 +325,18 @@ class TestParsedBefore:
         assert found.problem is None
         assert distribution(tree, b"s/b-1.dist-info", never) is None
         assert distribution(tree, b"s/a-1.dist-info/RECORD", never) is None
+
+
+def seen_by(tree: Tree, parsed: Parsed) -> list[bytes]:
+    """The paths that are read."""
+    seen: list[bytes] = []
+
+    def read(path: bytes) -> bytes:
+        seen.append(path)
+        return b""
+
+    distributions(tree, read, parsed)
+    return seen
 
 
 def never(path: bytes) -> bytes | None:
