@@ -840,9 +840,9 @@ def test_a_build_that_pip_prefers_says_nothing_of_the_pinned_one(wheels: Remote,
 def test_a_big_wheel_is_not_fetched_to_learn_of_it(
     wheels: Remote, index: type[Index], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from imgbuild.steps import liveness
+    from imgbuild.adapters import offered
 
-    monkeypatch.setattr(liveness, "_SMALL_WHEEL", 1024)
+    monkeypatch.setattr(offered, "WHEEL_BYTES", 1024)
     index.metadata = False
     path = index.folder / HELPER
     path.write_bytes(os.urandom(64 * 1024 * 1024))

@@ -113,7 +113,7 @@ def download_wheel(pin: WheelPin, target: Path, *, offline: bool, progress: Prog
         extract_file(requirements, [f"{pin.name}=={pin.version} --hash={pin.digest}\n".encode("ascii")])
         _, _, _, tags = parse_wheel_filename(pin.filename)
         found = _download(
-            ["--require-hashes", "--requirement", str(requirements), *_tag_arguments(tags)],
+            ["--require-hashes", "--requirement", str(requirements), *tag_arguments(tags)],
             work,
             subject=pin.filename,
             limit=limit,
@@ -207,10 +207,11 @@ def _selection(subject: str, platforms: tuple[str, ...], python_version: str | N
     return [*arguments, f"--python-version={python_version}"]
 
 
-def _tag_arguments(tags: frozenset[Tag]) -> list[str]:
-    """The options with which pip takes exactly the file that has these tags.
+def tag_arguments(tags: frozenset[Tag]) -> list[str]:
+    """The options with which pip takes exactly the file that has these tags (PEP 425).
 
-    Requires-Python is ignored: the file is pinned, and it is not for the interpreter that runs this program.
+    Requires-Python is ignored: the file is pinned, and it is not for the interpreter that runs this program. Tags that
+    are neither of py3 nor of CPython 3 are a `DocumentError`. Files that differ in the build number have the same tags.
     """
     arguments = [f"--platform={platform}" for platform in sorted({tag.platform for tag in tags})]
     arguments.append("--ignore-requires-python")
