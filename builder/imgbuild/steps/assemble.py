@@ -80,7 +80,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
         first_layer=len(base.manifest.layers),
         expected=expected,
     )
-    original = Packages(workspace)
+    original = Packages(workspace, base.parsed)
     original.installed()
     changesets: list[tuple[str, tuple[Change, ...]]] = []
     with Sources(context, tuple(lock.pins.sources)) as sources:
@@ -88,7 +88,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
             context=context,
             workspace=workspace,
             sources=sources,
-            packages=Packages(workspace),
+            packages=Packages(workspace, base.parsed),
             machine=machine_of(lock.platform),
         )
         for layer in image.layers:

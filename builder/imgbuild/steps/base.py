@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -16,6 +16,7 @@ from imgbuild.steps.inventories import take_inventories
 
 if TYPE_CHECKING:
     from imgbuild.content.inventory import Inventory
+    from imgbuild.content.packages import Parsed
     from imgbuild.digest import Digest
     from imgbuild.model.lockfile import LockedBase
     from imgbuild.steps.context import Context
@@ -33,6 +34,8 @@ class Base:
     config: ImageConfig
     inventories: tuple[Inventory, ...]
     inventory_digests: tuple[Digest, ...]
+    parsed: Parsed = field(default_factory=dict)
+    """Distributions that were read, of this base or of what was put on it: most are the same."""
 
     def tree(self) -> Tree:
         """A merged view of all layers; what a caller changes in it is in no other one."""

@@ -49,12 +49,12 @@ class View:
     @cached_property
     def installed(self) -> tuple[Distribution, ...]:
         """All distributions of the image."""
-        return distributions(self.tree, self.read)
+        return distributions(self.tree, self.read, self.base.parsed)
 
     @cached_property
     def installed_before(self) -> tuple[Distribution, ...]:
         """All distributions of the base."""
-        return distributions(self.base_tree, lambda path: self._read(self.base_tree, path))
+        return distributions(self.base_tree, lambda path: self._read(self.base_tree, path), self.base.parsed)
 
     @cached_property
     def elf_files(self) -> tuple[tuple[bytes, Node], ...]:
