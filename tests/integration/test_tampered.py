@@ -11,7 +11,6 @@ import io
 import json
 import shutil
 import tarfile
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +28,7 @@ from imgbuild.steps.base import open_base
 from imgbuild.steps.inventories import take_inventories
 from imgbuild.steps.layers import read_file
 from imgbuild.steps.verify import verify
+from msgspec.structs import replace
 
 from tests.support.forgery import LOCK, RECEIPT, Forgery
 from tests.support.refusals import blob, flip, forge, locked
