@@ -6,6 +6,7 @@ check finds the change in its place: a rule that is switched off lets its row pa
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
@@ -28,7 +29,6 @@ from imgbuild.steps.base import open_base
 from imgbuild.steps.inventories import take_inventories
 from imgbuild.steps.layers import read_file
 from imgbuild.steps.verify import verify
-from msgspec.structs import replace
 
 from tests.support.forgery import LOCK, RECEIPT, Forgery
 from tests.support.refusals import blob, flip, forge, locked
@@ -547,7 +547,7 @@ def test_C58_a_damaged_file_in_the_cache_is_read_again(tiny: Tiny) -> None:
 
 
 def changed(node: Node, **changes: Any) -> Node:
-    return replace(node, **changes)
+    return msgspec.structs.replace(node, **changes)
 
 
 # Budgets
@@ -557,7 +557,7 @@ def assembled_with(tiny: Tiny, **limits: int) -> None:
     image = tiny.project().load("tiny")
     definition = image.definition
     smaller = msgspec.structs.replace(definition, limits=msgspec.structs.replace(definition.limits, **limits))
-    assemble(tiny.context(), replace(image, definition=smaller), tiny.lock())
+    assemble(tiny.context(), dataclasses.replace(image, definition=smaller), tiny.lock())
 
 
 @pytest.mark.parametrize("budget", ["bytes", "layers"])
