@@ -45,6 +45,7 @@ class Bench:
     storage: Storage
     meter: Meter
     short: bool
+    pulls: bool
     engines: tuple[str, ...]
     _made: tuple[BaseImage, Project] | None = field(default=None, init=False)
 
@@ -144,7 +145,7 @@ def rivalry(bench: Bench) -> None:
     for label, found in pairs.items():
         _rival_row(label, *_middle(found), own=own)
     _rival_row("imgbuild, base read first", _first(bench, base, made), None, own=own)
-    if bench.short:
+    if not bench.pulls:
         return
     _rival_row("buildah, COPY and push", *rivals.buildah(job), own=own)
     for suite, name in names.items():

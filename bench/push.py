@@ -7,9 +7,10 @@
 6. copying a base from one registry to another;
 7. reading a pushed image whole.
 
-`--short` takes small bases and leaves out what pulls them, `--only 4 6` takes some proofs. All that is written is below
-`--work`, which is removed in the end, also after a failure; the other tools are kept below `--tools`. Everything that
-is started is ended by its process id. As root on Linux with iptables bytes are counted outside of the programs, too.
+`--short` takes small bases and leaves out what pulls them, as `--no-pulls` does; `--only 4 6` takes some proofs. All
+that is written is below `--work`, which is removed in the end, also after a failure; the other tools are kept below
+`--tools`. Everything that is started is ended by its process id. As root on Linux with iptables bytes are counted
+outside of the programs, too.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ def main(arguments: Sequence[str]) -> None:
                 storage=Storage(work / "registry/storage"),
                 meter=machine.Meter(traffic),
                 short=options.short,
+                pulls=options.pulls and not options.short,
                 engines=tuple(options.engines),
             )
             _versions(fetched)
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Measure pushes.")
     parser.add_argument("--short", action="store_true", help="small bases, and nothing that pulls one")
+    parser.add_argument("--no-pulls", dest="pulls", action="store_false", help="leave out what pulls the base")
     parser.add_argument("--only", type=int, nargs="+", choices=sorted(PROOFS), default=sorted(PROOFS))
     parser.add_argument("--engines", nargs="*", default=["sid"], choices=["sid", "trixie"], help="whose dockerd")
     parser.add_argument("--store", type=Path, default=ROOT / ".imgbuild/store", help="has the stand-in (`make base`)")
