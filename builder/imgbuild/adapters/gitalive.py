@@ -65,7 +65,7 @@ def ask_commit(repository: str, commit: str, tree: str, *, offline: bool, timeou
     """
     source = parse_source(repository, allow_local=True)
     if offline and source.remote:
-        raise OfflineMissError(source.name, "would have to be asked")
+        raise OfflineMissError(source.name, "was not asked, as --offline forbids it")
     with work_folder(None, prefix="imgbuild-check-") as work:
         if source.remote:
             try:

@@ -17,7 +17,7 @@ from imgbuild import jsontext
 from imgbuild.adapters.blobs import bounded, open_regular
 from imgbuild.adapters.durable import work_folder
 from imgbuild.adapters.fetch import REPORT_BYTES, tag_arguments
-from imgbuild.adapters.pipprocess import reads_ranges, run_pip
+from imgbuild.adapters.pipprocess import reads_ranges, redacted, run_pip
 from imgbuild.config import MIB
 from imgbuild.errors import (
     AvailabilityError,
@@ -37,12 +37,19 @@ if TYPE_CHECKING:
     from imgbuild.adapters.fetch import WheelPin
     from imgbuild.errors import ImgbuildError
 
+INDEX: Final = "the index that pip is configured for"
+"""Who is asked, for messages: pip alone knows its address."""
 WHEEL_BYTES: Final = 8 * MIB
 """bytes of a wheel that pip may fetch to learn of it, where an index has neither PEP 658 metadata nor ranges."""
 LOG_BYTES: Final = 16 * MIB
 """bytes of pip's log that are looked at; a project with ten thousand files has 3 MB."""
 _OPTIONS: Final = ("--no-deps", "--only-binary=:all:", "--no-cache-dir", "--retries=2", "--timeout=20")
-_UNFETCHED: Final = re.compile(r"Could not fetch URL \S+: (.*?) - skipping|(Skipping page) |Location '.*' is (ignored)")
+_ERRNO: Final = re.compile(r"\[Errno -?\d+\] ([^'\")>]+)")
+_UNFETCHED: Final = re.compile(
+    r"Could not fetch URL \S+: (.*?) - skipping|Skipping page [^\n]*|Location '.*' is ignored"
+    r"|The repository located at \S+ is not a trusted or secure host"
+)
+"""What pip's log says of pages that it did not get; where the first group matched, that is the reason."""
 
 
 def ask_wheel(pin: WheelPin, *, offline: bool) -> None:
@@ -69,7 +76,7 @@ def ask_wheel(pin: WheelPin, *, offline: bool) -> None:
     Not checked: that the file is still behind its link, its size and its bytes, unless pip had to fetch it.
     """
     if offline:
-        raise OfflineMissError(pin.filename, "would have to be asked for")
+        raise OfflineMissError(pin.filename, "was not asked for, as --offline forbids it")
     with work_folder(None, prefix="imgbuild-check-") as work:
         filename, digest = _offer(_text(_report(pin, work), REPORT_BYTES))
     if filename != pin.filename:
@@ -104,12 +111,21 @@ def _not_offered(pin: WheelPin, log: str, error: ToolError) -> ImgbuildError:
     unheard = [match[1] or match[0] for match in _UNFETCHED.finditer(log)]
     if any(text.startswith(("401 ", "403 ")) for text in unheard):
         return UnauthorizedError(pin.filename, "is not shown by the index", hint=error.hint)
+    failed = [text for text in unheard if not text.startswith(("404 ", "410 "))]
+    if failed:
+        # A folder that is not there says less than a server that does not answer.
+        first = min(failed, key=lambda text: text.startswith("Location "))
+        return ToolError("pip", f"had no answer from {INDEX}: {_reason(first)}", hint=error.hint)
     heard = "Fetched page " in log or "Looking in links: " in log or bool(unheard)
-    if not heard or not all(text.startswith(("404 ", "410 ")) for text in unheard):
+    if not heard or "No matching distribution found" not in log:
         return error
-    if "No matching distribution found" not in log:
-        return error
-    return MissingError(pin.filename, "is not in the index that pip is configured for", hint=error.hint)
+    return MissingError(pin.filename, f"is not in {INDEX}", hint=error.hint)
+
+
+def _reason(text: str) -> str:
+    """What pip's log says of a page that it did not get, without the chain of exceptions and the URL around it."""
+    found = _ERRNO.search(text)
+    return printable(redacted(found[1] if found else text.partition(" for url: ")[0]), 200)
 
 
 def _offer(report: str) -> tuple[str, str | None]:

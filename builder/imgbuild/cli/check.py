@@ -30,6 +30,8 @@ _LOST = {
     "wheel": "where a cache has the file, put it into an index or folder that pip is configured for; or change the "
     "version in the definition, then `imgbuild lock {image} --update {name}`",
 }
+_FIRST_SECONDS = 0.5
+"""seconds before a registry is asked for the second time; before the third it is twice as long."""
 _TAGS = {
     "same": "names what is pinned",
     "moved": "names something else now, which changes nothing here:",
@@ -44,7 +46,8 @@ _TAGS = {
 def command(image: str, *, settings: Settings) -> int:
     """Ask whether all that the lock of IMAGE pins can still be had.
 
-    Asked is the place that the lock names, and no mirror of it: registry, git repository, and the index of pip.
+    It asks the places that the lock names, and no mirror of them: the registry of the base, git repositories, and the
+    index that pip is configured for.
 
     Exit code 0: all pins are alive; 1: at least one is gone, or is something else now; 5: none is, but not all could
     be asked for.
@@ -79,7 +82,7 @@ def _impatient(settings: Settings, context: Context) -> Context:
             offline=settings.offline,
             note=context.progress.note,
             times=Times(connect=10.0, idle=20.0, head=30.0, window=20.0),
-            patience=Patience(attempts=3, cap=5.0, asked_cap=20.0),
+            patience=Patience(attempts=3, first=_FIRST_SECONDS, cap=5.0, asked_cap=20.0),
         )
 
     return dataclasses.replace(context, connect=connect)
@@ -129,13 +132,15 @@ def _show(output: Output, image: str, found: Liveness) -> None:
     output.line(f"pins         {counts}", bold=True)
     for kind in dict.fromkeys(pin.kind for pin in found.pins):
         pins = [pin for pin in found.pins if pin.kind == kind]
-        output.line(f"{kind:12} {', '.join(dict.fromkeys(pin.where for pin in pins))}")
+        places = dict.fromkeys(pin.where for pin in pins)
+        output.line(f"{kind:12} {', '.join(places)}")
         layers = [pin for pin in pins if pin.what.startswith("layer ") and pin.verdict is Verdict.ALIVE]
         shown = pins if output.verbose else [pin for pin in pins if pin not in layers]
         for said, same in itertools.groupby(shown, functools.partial(_said, image)):
-            _pins(output, list(same), said)
+            _pins(output, list(same), said, placed=len(places) == 1 and not output.quiet)
         if layers and not output.verbose:
-            output.line(f"  {'alive':11}  {len(layers)} layers", colour=_COLOURS["alive"])
+            many = "layer" if len(layers) == 1 else "layers"
+            output.line(f"  {'alive':11}  {len(layers)} {many}", colour=_COLOURS["alive"])
     if found.tag is not None:
         output.line(f"tag          {found.tag.reference} {_TAGS[found.tag.state]}")
         if found.tag.state == "moved":
@@ -146,8 +151,11 @@ def _said(image: str, pin: Pin) -> tuple[str, str, str | None, str | None]:
     return pin.verdict.value, pin.where, pin.detail, _hint(image, pin)
 
 
-def _pins(output: Output, pins: list[Pin], said: tuple[str, str, str | None, str | None]) -> None:
-    """Pins with one answer, and that answer once: of a base that is lost, sixty layers would say the same."""
+def _pins(output: Output, pins: list[Pin], said: tuple[str, str, str | None, str | None], *, placed: bool) -> None:
+    """Pins with one answer, and that answer once: of a base that is lost, sixty layers would say the same.
+
+    `placed` says that the line above them names the one place of all.
+    """
     verdict, *words = said
     ok = verdict == "alive"
     for pin in pins:
@@ -155,21 +163,20 @@ def _pins(output: Output, pins: list[Pin], said: tuple[str, str, str | None, str
     if ok and not output.verbose:
         return
     for name, value in zip(("where", "detail", "hint"), words, strict=True):
-        if value is not None:
+        if value is not None and not (placed and name == "where"):
             output.answer(f"               {name:8} {value}", ok=ok)
 
 
 def _answer(output: Output, found: Liveness) -> int:
     """The last line, and the exit code."""
-    unasked = f"{found.unasked} could not be asked for, which is no yes"
     if found.lost:
-        text = f"of {len(found.pins)} pins, {found.lost} cannot be had any more"
-        output.answer(
-            f"GONE         {text}; {unasked}" if found.unasked else f"GONE         {text}", ok=False, colour="red"
-        )
+        text = f"GONE         {found.lost} of {len(found.pins)} pins cannot be had any more"
+        more = f"; {found.unasked} could not be asked for, and may be gone, too" if found.unasked else ""
+        output.answer(text + more, ok=False, colour="red", bold=True)
         return 1
     if found.unasked:
-        output.answer(f"NOT CHECKED  of {len(found.pins)} pins, {unasked}", ok=False, colour="yellow")
+        text = f"NOT CHECKED  {found.unasked} of {len(found.pins)} pins could not be asked for, and may be gone"
+        output.answer(text, ok=False, colour="yellow", bold=True)
         return 5
     output.answer("all pins are alive", ok=True, colour="green", bold=True)
     return 0

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from imgbuild.adapters.fetch import WheelPin
 from imgbuild.adapters.gitalive import ask_commit
-from imgbuild.adapters.offered import ask_wheel
-from imgbuild.adapters.pipprocess import INDEX
+from imgbuild.adapters.offered import INDEX, ask_wheel
 from imgbuild.digest import Digest
 from imgbuild.errors import (
     AvailabilityError,

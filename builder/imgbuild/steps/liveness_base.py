@@ -215,6 +215,8 @@ class BaseParts:
 
     def _first(self, ask: Callable[[Repository], T], look: Callable[[], T]) -> tuple[T, str]:
         """The first good answer: of the registry, or for a local name of a mirror, else of the store."""
+        if self._context.offline and not self._local:
+            raise OfflineMissError("it", "was not asked for, as --offline forbids it")
         if self._silent is not None:
             problem = f"was not asked for, as there was no answer for the manifest: {self._silent.problem}"
             raise type(self._silent)("it", problem, hint=self._silent.hint)
