@@ -161,7 +161,7 @@ FACTS = builds(
 )
 RESULTS = builds(
     Result,
-    layers=lists(builds(ResultLayer, name=TEXTS, diff_id=DIGESTS, digest=DIGESTS, size=SIZES)),
+    layers=lists(builds(ResultLayer, name=TEXTS, diff_id=DIGESTS, digest=DIGESTS, size=SIZES, inventory=DIGESTS)),
     config=DIGESTS,
     manifest=DIGESTS,
 )

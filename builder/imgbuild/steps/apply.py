@@ -98,6 +98,7 @@ def _remove(work: Work, step: Remove, step_id: str) -> None:
         node = work.workspace.tree.get(path)
         if node is not None and node.is_directory:
             work.workspace.remove(path, where=step_id)
+            work.packages.changed()
             continue
         states = (work.workspace.state(path), ABSENT)
         work.workspace.expect(step_id, path, states[:1])
@@ -210,8 +211,8 @@ def _wheel(work: Work, step: Wheel, step_id: str) -> None:
     for entry in files:
         _name(entry.path, step_id)
         mode = "0755" if entry.executable else "0644"
-        owner = work.packages.owner_names(entry.path)
         if work.workspace.tree.get(entry.path) is not None:
+            owner = work.packages.owner_names(entry.path)
             raise StepError(
                 f"file {show(entry.path)}",
                 "exists in the image already",
