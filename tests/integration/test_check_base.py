@@ -12,6 +12,7 @@ from imgbuild.adapters.registry.access import connect
 from imgbuild.adapters.registry.patience import Patience
 from imgbuild.adapters.registry.repository import Repository
 from imgbuild.adapters.registry.wire import Times
+from imgbuild.cli import run
 from imgbuild.digest import Digest
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.steps.liveness import Verdict, check_pins
@@ -246,6 +247,9 @@ def test_a_local_name_is_looked_for_at_its_mirrors_and_then_in_the_store(
     code, result = faulty.run("check", "tiny")
     assert code == 1
     assert {row["verdict"] for row in base_rows(result).values()} == {"gone"}
+    here = f"the store here, {faulty.tiny.store_path}"
+    asked = f"{faulty.host}/nothing and {faulty.host}/{BASE} and {here}"
+    assert {row["where"] for row in base_rows(result).values()} == {asked}
     faulty.tiny.write_base()
     code, result = faulty.run("check", "tiny")
     assert code == 0
@@ -261,7 +265,41 @@ def test_a_mirror_that_does_not_answer_may_have_it(
     fault.faults.add(Fault(action=Answer(status=403), path="/closed/", times=None))
     code, result = faulty.run("check", "tiny")
     assert code == 5
-    assert {row["verdict"] for row in base_rows(result).values()} == {"not-allowed"}
+    found = base_rows(result)
+    assert {row["verdict"] for row in found.values()} == {"not-allowed"}
+    here = f"the store here, {faulty.tiny.store_path}"
+    for row in found.values():
+        assert row["where"] == f"{faulty.host}/closed and {faulty.host}/nothing and {here}"
+        first, second, third = row["detail"].split(", and ")
+        assert first.startswith(f"{faulty.host}/closed: ")
+        assert second.startswith(f"{faulty.host}/nothing: ")
+        assert third == f"{here}: is not in the store" or third.startswith(f"{here}: is not in the store;")
+
+
+def test_the_one_mirror_that_lacks_a_base_of_a_local_name_is_named_to_people(
+    faulty: Remote, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local(faulty)
+    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/{BASE}")
+    fault.repository(BASE).blobs.clear()
+    faulty.capture.readouterr()
+    assert run(["check", "tiny", "--project", str(faulty.tiny.root), "--cache", str(faulty.tiny.cache_path)]) == 1
+    out = faulty.capture.readouterr().out
+    assert f"  where    {faulty.host}/{BASE} and the store here, {faulty.tiny.store_path}\n" in out
+    assert f"  detail   {faulty.host}/{BASE}: is not in the registry, and the store here, " in out
+
+
+def test_a_manifest_of_another_config_than_the_lock_says_who_gave_it(
+    faulty: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local(faulty)
+    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/{BASE}")
+    value = locked(faulty.tiny)
+    value["pins"]["base"]["config"] = value["facts"]["base_layers"][0]["digest"]
+    forge(faulty.tiny, value)
+    code, result = faulty.run("check", "tiny")
+    row = rows(result)["manifest"]
+    assert (code, row["verdict"], row["where"]) == (1, "differs", f"{faulty.host}/{BASE}")
 
 
 def test_a_local_name_without_mirror_and_store_cannot_be_asked_for(faulty: Remote) -> None:
@@ -271,6 +309,7 @@ def test_a_local_name_without_mirror_and_store_cannot_be_asked_for(faulty: Remot
     found = base_rows(result)
     assert {row["verdict"] for row in found.values()} == {"unreachable"}
     assert "is of no registry" in found["manifest"]["detail"]
+    assert found["manifest"]["where"] == f"the store here, {faulty.tiny.store_path}"
 
 
 def test_damage_in_the_store_is_seen_as_far_as_it_is_looked_at(tiny: Tiny) -> None:

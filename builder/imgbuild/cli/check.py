@@ -47,7 +47,8 @@ def command(image: str, *, settings: Settings) -> int:
     """Ask whether all that the lock of IMAGE pins can still be had.
 
     It asks the places that the lock names, and no mirror of them: the registry of the base, git repositories, and the
-    index that pip is configured for.
+    index that pip is configured for. Where the base has a local name (localhost/NAME) there is no such registry: its
+    mirrors in registries.toml are asked in turn, then the store.
 
     Exit code 0: all pins are alive; 1: at least one is gone, or is something else now; 5: none is, but not all could
     be asked for.

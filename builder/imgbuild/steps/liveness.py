@@ -32,7 +32,7 @@ from imgbuild.errors import (
     UnauthorizedError,
 )
 from imgbuild.model.lockfile import LockedGit, LockedToolchain, LockedWheel
-from imgbuild.steps.liveness_base import Answer, BaseParts
+from imgbuild.steps.liveness_base import Answer, BaseParts, said
 from imgbuild.steps.sources import locate, wheel_pin
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Pin:
         name: what `imgbuild lock --update` calls it.
         what: which part of it.
         pin: the digest or commit.
-        where: who was asked.
+        where: who was asked; of a pin that was not asked for, who would have been.
         verdict: the answer.
         detail: what the answer rests on, or why there is none.
         hint: what to do where there is no answer.
@@ -174,7 +174,8 @@ def _answer(context: Context, question: _Question, *, late: bool) -> Pin:
     except (AvailabilityError, IntegrityError) as error:
         verdict = _verdict(error)
         copy = _copy(context, question.pin) if verdict in {Verdict.GONE, Verdict.DIFFERS} else ""
-        return row(where=question.where, verdict=verdict, detail=_said(error) + copy, hint=error.hint or error.advice)
+        where, hint = _asked(question, error), error.hint or error.advice
+        return row(where=where, verdict=verdict, detail=said(error) + copy, hint=hint)
     return row(where=answer.where or question.where, verdict=Verdict.ALIVE, detail=answer.detail)
 
 
@@ -188,11 +189,9 @@ def _verdict(error: ImgbuildError) -> Verdict:
     return Verdict.UNREACHABLE
 
 
-def _said(error: ImgbuildError) -> str:
-    text = error.problem
-    if error.expected is not None:
-        text += f"; expected {error.expected}"
-    return text if error.actual is None else f"{text}; actual {error.actual}"
+def _asked(question: _Question, error: ImgbuildError) -> str:
+    """Who was asked. Errors of a base say it; those of sources have in `where` what else their makers know."""
+    return error.where or question.where if question.kind == "base" else question.where
 
 
 def _copy(context: Context, pin: Digest | str) -> str:

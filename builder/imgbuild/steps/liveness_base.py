@@ -19,6 +19,7 @@ from imgbuild.errors import (
     FactMismatchError,
     ImgbuildError,
     IntegrityError,
+    LayoutError,
     MissingError,
     NetworkError,
     OfflineMissError,
@@ -56,7 +57,8 @@ class Answer:
 class Part:
     """One part of a base. `ask` raises an AvailabilityError or IntegrityError where it cannot be had as it is pinned.
 
-    It also raises BudgetError and StorageError, which say nothing of the part.
+    Its `where` is who was asked, None if nobody was. BudgetError and StorageError are raised, too; they say nothing of
+    the part.
     """
 
     what: str
@@ -163,15 +165,25 @@ class BaseParts:
         except (NetworkError, OfflineMissError) as error:
             self._silent = None if self._local else error
             raise
-        found = Manifest.parse(raw, media_type=self._base.media_type, subject=f"manifest {self._base.manifest}")
-        if found.config.digest != self._base.config:
-            raise FactMismatchError(
-                "base", "names another config than the lock", expected=self._base.config, actual=found.config.digest
-            )
+        found = self._parse(raw, where)
         self._config = found.config
         if self._layers is None:
             self._layers = list(found.layers)
         return Answer(where=where)
+
+    def _parse(self, raw: bytes, where: str) -> Manifest:
+        try:
+            found = Manifest.parse(raw, media_type=self._base.media_type, subject=f"manifest {self._base.manifest}")
+        except LayoutError as error:
+            raise LayoutError(
+                error.subject, error.problem, expected=error.expected, actual=error.actual, where=where
+            ) from error
+        if found.config.digest != self._base.config:
+            problem = "names another config than the lock"
+            raise FactMismatchError(
+                "base", problem, expected=self._base.config, actual=found.config.digest, where=where
+            )
+        return found
 
     def _document(self, digest: Digest, size: int | None) -> tuple[bytes, str]:
         """The bytes of a manifest or index, hashed, and who gave them."""
@@ -220,25 +232,46 @@ class BaseParts:
         if self._silent is not None:
             problem = f"was not asked for, as there was no answer for the manifest: {self._silent.problem}"
             raise type(self._silent)("it", problem, hint=self._silent.hint)
-        errors: list[ImgbuildError] = []
+        refusals: dict[str, ImgbuildError] = {}
         for repository in self._places():
             try:
                 return ask(repository), str(repository)
             except (BudgetError, StorageError):
                 raise
             except (AvailabilityError, IntegrityError) as error:
-                errors.append(error)
+                refusals[str(repository)] = error
         if self._local:
+            store = f"the store here, {self._context.store.root}"
             try:
-                return look(), f"the store here, {self._context.store.root}"
+                return look(), store
+            except MissingError as error:
+                refusals[store] = error if refusals else _nowhere()
             except IntegrityError as error:
-                errors.append(error)
-            except MissingError:
-                pass
-        if not errors:
-            raise AvailabilityError("it", "is not in the store here, and its name is of no registry", hint=_LOCAL)
-        # A mirror that was not heard may have it: then it is not gone.
-        raise next((error for error in errors if not isinstance(error, MissingError)), errors[0])
+                refusals[store] = error
+        raise _refusal(refusals)
+
+
+def said(error: ImgbuildError) -> str:
+    """What is wrong, for where the thing and its place stand beside it."""
+    text = error.problem
+    if error.expected is not None:
+        text += f"; expected {error.expected}"
+    return text if error.actual is None else f"{text}; actual {error.actual}"
+
+
+def _refusal(refusals: dict[str, ImgbuildError]) -> ImgbuildError:
+    """What the answers of all who were asked come to, with each of them where there are several."""
+    # A mirror that was not heard may have it: then it is not gone.
+    errors = list(refusals.values())
+    found = next((error for error in errors if not isinstance(error, MissingError)), errors[0])
+    words = [said(error) for error in errors]
+    if len(words) > 1:
+        words = [f"{place}: {text}" for place, text in zip(refusals, words, strict=True)]
+    return type(found)(found.subject, ", and ".join(words), where=" and ".join(refusals), hint=found.hint)
+
+
+def _nowhere() -> AvailabilityError:
+    return AvailabilityError("it", "is not in the store here, and its name is of no registry", hint=_LOCAL)
 
 
 def _other_size(blob: Descriptor, found: str) -> DigestMismatchError:
