@@ -13,6 +13,7 @@ from imgbuild.errors import MissingError
 from imgbuild.model.lockfile import Lock
 from imgbuild.model.oci import INDEX_TYPES
 
+from tests.support.fault_registry import Answer, Fault
 from tests.support.refusals import locked
 from tests.support.registries import KINDS, any_registry
 from tests.support.remote import BASE, Remote, base_to, moved, registries
@@ -121,14 +122,60 @@ def test_more_bytes_than_allowed_end_it_and_nothing_has_a_tag(remote: Remote) ->
         target(remote, "llm/tiny").manifest("tiny")
 
 
-@pytest.mark.parametrize("words", [("--push", "127.0.0.1:1/x:tag"), ("--push", "127.0.0.1:1/x", "--tag", "no tag")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--push", "127.0.0.1:1/x:tag"),
+        ("--push", "127.0.0.1:1/x", "--tag", "no tag"),
+        ("--push", "mini"),
+        ("--push", "https://127.0.0.1:1/x"),
+        ("--push", "127.0.0.1:1/LLM/x"),
+        ("--push", "localhost/x"),
+        ("--push", "127.0.0.1:1/x", "--offline"),
+        ("--tag", "x"),
+    ],
+)
 def test_a_push_to_what_is_no_repository_or_tag_is_refused_before_anything_is_done(
     remote: Remote, words: tuple[str, ...]
 ) -> None:
     code, found = remote.run("build", "tiny", *words)
-    assert code in {2, 3}
-    assert "tag" in found["message"]
+    assert (code, found["code"]) == (2, "USAGE")
     assert not remote.tiny.store_path.exists()
+
+
+def test_a_push_that_is_not_allowed_is_refused_before_anything_is_built(remote: Remote, tmp_path: Path) -> None:
+    with any_registry("docker-registry", tmp_path / "closed", basic=True) as closed:
+        code, found = remote.run("build", "tiny", "--push", f"{closed.host}/llm/tiny")
+    assert (code, found["code"]) == (5, "UNAUTHORIZED")
+    assert not remote.tiny.store_path.exists()
+
+
+def test_a_registry_that_is_not_there_is_known_before_anything_is_built(remote: Remote) -> None:
+    code, found = remote.run("build", "tiny", "--push", "127.0.0.1:1/llm/tiny")
+    assert (code, found["code"]) == (5, "NETWORK")
+    assert not remote.tiny.store_path.exists()
+
+
+def test_a_base_that_is_in_the_store_too_is_mounted_all_the_same(remote: Remote) -> None:
+    context = remote.tiny.context(offline=False)
+    remote.tiny.write_base(context)
+    code, result = remote.run("build", "tiny", "--push", f"{remote.host}/llm/tiny")
+    assert code == 0, result
+    assert result["pushed"]["mounted"] == len(locked(remote.tiny)["facts"]["base_layers"])
+
+
+def test_what_a_failed_push_leaves_in_the_store_has_no_name_and_is_not_made_again(
+    remote: Remote, other: LocalRegistry
+) -> None:
+    assert other.fault is not None
+    other.fault.faults.add(Fault(action=Answer(status=403), kind="manifest", method="PUT", times=None))
+    code, found = remote.run("build", "tiny", "--push", f"{other.host}/llm/tiny")
+    assert (code, found["code"]) == (5, "FORBIDDEN")
+    assert remote.tiny.context().store.tags() == {}
+    layers = {row["digest"].partition(":")[2] for row in locked(remote.tiny)["result"]["layers"]}
+    assert layers <= blobs_in(remote.tiny.store_path)
+    other.fault.faults.clear()
+    assert remote.run("build", "tiny", "--push", f"{other.host}/llm/tiny")[0] == 0
 
 
 # Locking a base in a registry

@@ -96,6 +96,26 @@ def test_a_flipped_bit_in_any_layer_is_found(
     assert str(layer.digest) in finding["subject"]
 
 
+def test_what_the_store_the_cache_or_a_mirror_has_says_nothing_of_the_registry(
+    remote: Remote, registry: FaultRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = publish(remote)
+    layer = manifest.layers[-2]
+    with FaultRegistry(storage=registry.storage) as mirror:
+        settings = tmp_path / "registries.toml"
+        rows = f'[registry."{registry.host}"]\nmirrors = ["{mirror.host}"]\n'
+        settings.write_text(f'schema = "imgbuild/registries/v1"\n{rows}')
+        monkeypatch.setenv("IMGBUILD_REGISTRIES", str(settings))
+        registry.faults.add(Fault(action=FlipBit(at=3), method="GET", path=layer.digest.encoded, times=None))
+        code, result = remote.run("verify", remote.reference(REPOSITORY, "tiny"), "--deep")
+        assert mirror.requests() == []
+    assert code == 1
+    assert wrong(result) >= {"layer.digest"}
+    registry.faults.clear()
+    del registry.repository(REPOSITORY).blobs[str(manifest.config.digest)]
+    assert remote.run("verify", remote.reference(REPOSITORY, "tiny"), "--deep")[0] == 5
+
+
 def test_a_layer_that_is_gone_is_not_checked_and_that_is_no_yes(
     remote: Remote, registry: FaultRegistry, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
     from imgbuild.steps.export import Target
 
+_PUSH_HINT = "write --push HOST[:PORT]/REPOSITORY, lower case, and tags with --tag"
+
 
 @click.command("build")
 @image_argument
@@ -61,7 +63,7 @@ def command(
     lock = project.require_lock(image)
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
-    destination = _destination(context, push, tags or tuple(inputs.definition.tags))
+    destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
     places = _outputs(outputs, inputs.definition)
     with _docker(wanted=load and not dry_run) as engine:
         outcome = build(
@@ -71,22 +73,36 @@ def command(
     return 0 if outcome.report.ok else 1
 
 
-def _destination(context: Context, push: str | None, tags: tuple[str, ...]) -> Destination | None:
-    from imgbuild.errors import UsageError  # noqa: PLC0415
+def _destination(
+    context: Context, push: str | None, tags: tuple[str, ...], definition: ImageDefinition, *, dry_run: bool
+) -> Destination | None:
+    """Where to push, asked before anything is built: if nothing may be pushed there, that is known at once."""
+    from imgbuild.errors import InputError, UsageError  # noqa: PLC0415
     from imgbuild.model.reference import Reference, check_tag  # noqa: PLC0415
-    from imgbuild.steps.build import Destination  # noqa: PLC0415
 
     if push is None:
+        if tags:
+            raise UsageError("--tag", "is for --push", hint="the tags of the store are those of the definition")
         return None
-    reference = Reference.parse(push, where="--push")
+    if context.offline:
+        raise UsageError("--push", "cannot be together with --offline")
+    try:
+        reference = Reference.parse(push, where="--push")
+        chosen = tuple(check_tag(tag, where="--tag") for tag in tags or definition.tags)
+    except InputError as error:
+        raise UsageError(error.subject, error.problem, where=error.where, hint=_PUSH_HINT) from error
     if reference.tag is not None or reference.digest is not None:
         raise UsageError("--push", "names a tag or a digest", actual=push[:300], hint="give tags with --tag")
+    if reference.host == "localhost":
+        raise UsageError("--push", "has a local name, which is no registry", actual=push[:300], hint=_PUSH_HINT)
     from imgbuild.adapters.registry.repository import Repository  # noqa: PLC0415 - urllib3 takes 60 ms
+    from imgbuild.adapters.registry.uploadsession import ask_to_push  # noqa: PLC0415
+    from imgbuild.steps.build import Destination  # noqa: PLC0415
 
-    registry = context.registries.of(reference.host)
-    return Destination(
-        repository=Repository(registry, reference.repository), tags=tuple(check_tag(tag, where="--tag") for tag in tags)
-    )
+    repository = Repository(context.registries.of(reference.host), reference.repository)
+    if not dry_run:
+        ask_to_push(repository)
+    return Destination(repository=repository, tags=chosen)
 
 
 def _outputs(texts: tuple[str, ...], definition: ImageDefinition) -> tuple[Target, ...]:
@@ -147,6 +163,8 @@ def _show(
 def _show_pushed(output: Output, pushed: PushedBody) -> None:
     sent = f"{pushed.sent} blobs sent ({amount(pushed.sent_bytes)})"
     output.line(f"pushed       {sent}, {pushed.mounted} mounted, {pushed.present} there already")
+    for tag in pushed.tags:
+        output.line(f"  tag        {pushed.repository}:{tag}")
 
 
 def _body(context: Context, image: str, outcome: BuildOutcome, destination: Destination | None) -> BuildBody:

@@ -38,12 +38,10 @@ class _Image:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each layer's inventory (JSON Lines) into this folder.",
 )
-@click.option(
-    "--platform", default="linux/arm64", show_default=True, help="Of an index in a registry, the one to take."
-)
+@click.option("--platform", help="Of an index in a registry, the one to take, such as linux/arm64.")
 @click.option("--push", is_flag=True, help="Attach the inventories to the image in its registry, for others to use.")
 @shared
-def command(reference: str, *, target: Path | None, platform: str, push: bool, settings: Settings) -> int:
+def command(reference: str, *, target: Path | None, platform: str | None, push: bool, settings: Settings) -> int:
     """List what is in the layers of an image.
 
     REFERENCE is a tag or a manifest digest of the store, or host/repository:tag or host/repository@digest in a
@@ -77,7 +75,7 @@ def command(reference: str, *, target: Path | None, platform: str, push: bool, s
     return 0
 
 
-def _open(settings: Settings, reference: str, platform: str) -> _Image:
+def _open(settings: Settings, reference: str, platform: str | None) -> _Image:
     from imgbuild.steps.base import read_config  # noqa: PLC0415 - imported when used
 
     context = settings.context(settings.open_project(), staged=False)

@@ -70,7 +70,7 @@ def build(
         engine: load it there, after the outputs.
 
     If the process ends at any point before the last rename, no tag has moved and what is left is removed by the next
-    run; what was pushed by then has no name.
+    run; what was pushed or kept in the store by then has no name.
 
     Raises:
         LockStaleError: the inputs changed after the lock was made.
@@ -84,14 +84,14 @@ def build(
         report = verify(context, image, assembled.lock, assembled.manifest, base=assembled.base, scans=assembled.scans)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=())
+        # Blobs without a name: if what comes now fails, the next run does not make them again.
+        store.publish()
         based = context.based_on(lock.pins.base.reference)
         exported, loaded = _export(based, image, assembled, outputs, engine)
         pushed = None
         if destination is not None:
             pushed, report = _push(based, assembled, report, destination)
         tags = tuple(image.definition.tags) if report.ok else ()
-        if report.ok:
-            store.publish()
         for tag in tags:
             store.tag(tag, assembled.manifest)
         return BuildOutcome(
@@ -130,7 +130,9 @@ def _push(context: Context, assembled: Assembled, report: Report, destination: D
     from imgbuild.steps.push import move_tags, push  # noqa: PLC0415 - urllib3 takes 60 ms
 
     manifest = context.store.manifest(assembled.manifest)
-    pushed, findings = push(context, destination.repository, manifest, manifest.raw)
+    pushed, findings = push(
+        context, destination.repository, manifest, manifest.raw, base=assembled.base.manifest.layers
+    )
     report = Report(findings=(*report.findings, *findings))
     if report.ok:
         move_tags(destination.repository, manifest, manifest.raw, destination.tags)

@@ -56,3 +56,15 @@ class Context:
 
         places = Places(self.store, self.cache, name=reference, repositories=find, offline=self.offline)
         return dataclasses.replace(self, base=places)
+
+    def only_from(self, repository: Repository) -> Context:
+        """The same surroundings, for an image of which every byte has to come from this repository and nowhere else."""
+        places = Places(
+            self.store,
+            self.cache,
+            name=str(repository),
+            repositories=lambda: (repository,),
+            offline=self.offline,
+            local=False,
+        )
+        return dataclasses.replace(self, base=places)

@@ -33,13 +33,15 @@ class RemoteImage:
     config: ImageConfig
 
 
-def open_image(context: Context, text: str, *, platform: str | None) -> RemoteImage:
+def open_image(context: Context, text: str, *, platform: str | None, only: bool = False) -> RemoteImage:
     """Look up a reference: its manifest, or the one of the platform in its index, and its config.
 
     Args:
         context: the surroundings.
         text: `host/repository` with a tag, a digest or both; with both, the digest counts and the tag has to name it.
         platform: `os/architecture`; None takes any image, and refuses an index, where nothing says which is meant.
+        only: whether every byte has to come from the repository that the reference names: not from a mirror, the store
+            or the cache, which would say nothing about that repository.
 
     Raises:
         UsageError: neither a tag nor a digest; or an index and no platform.
@@ -52,7 +54,7 @@ def open_image(context: Context, text: str, *, platform: str | None) -> RemoteIm
     if name is None:
         raise UsageError(f"reference {reference}", "has neither tag nor digest", hint="write name:tag or name@digest")
     repository = Repository(context.registries.of(reference.host), reference.repository)
-    context = context.based_on(reference.name)
+    context = context.only_from(repository) if only else context.based_on(reference.name)
     if reference.tag is not None and reference.digest is not None:
         _check_tag(repository, reference.tag, reference.digest)
     found = repository.manifest(name)

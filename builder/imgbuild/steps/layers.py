@@ -61,7 +61,7 @@ def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
     """
     subject = f"layer {layer.digest}"
     with context.places.open(layer, subject=subject) as stream:
-        local = context.store.has(layer.digest)
+        local = context.places.is_stored(layer)
         if local and not context.places.is_local(layer):
             context.store.verify(layer.digest, layer.size, subject=subject)
         try:

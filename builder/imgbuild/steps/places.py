@@ -57,6 +57,7 @@ class Places:
         name: str = "",
         repositories: Callable[[], tuple[Repository, ...]] = tuple,
         offline: bool = False,
+        local: bool = True,
     ) -> None:
         """Nothing is asked yet.
 
@@ -66,10 +67,12 @@ class Places:
             name: what the base is called, for errors.
             repositories: gives those that may have the base, best first; called when one is needed.
             offline: whether asking them is forbidden.
+            local: whether what is in the store or in the cache is as good; not where a repository is what is looked at.
         """
         self.store = store
         self.cache = cache
         self.offline = offline
+        self._local = local
         self._name = name
         self._find = functools.cache(repositories)
         self._down: set[Repository] = set()
@@ -89,7 +92,11 @@ class Places:
 
     def is_local(self, blob: Descriptor) -> bool:
         """Whether the store has a blob, with its size."""
-        return self.store.has(blob.digest, blob.size)
+        return self._local and self.store.has(blob.digest, blob.size)
+
+    def is_stored(self, blob: Descriptor) -> bool:
+        """Whether the store has something under a blob's digest, of whatever size: then it is taken from there."""
+        return self._local and self.store.has(blob.digest)
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """Read and check an image manifest."""
@@ -117,11 +124,11 @@ class Places:
             MissingError, OfflineMissError: it is nowhere.
             RegistryError: what the last repository says.
         """
-        if not self.offline and not self.store.has(blob.digest) and self.repositories:
+        if not self.offline and not self.is_stored(blob) and self.repositories:
             with self._stream(blob, offset) as stream:
                 yield stream
             return
-        if self.offline and not self.store.has(blob.digest) and self.could_ask:
+        if self.offline and not self.is_stored(blob) and self.could_ask:
             raise OfflineMissError(subject, "is not in the store", expected=blob.digest, where=str(self.store.root))
         with self.store.open(blob.digest, subject=subject, offset=offset) as stream:
             yield stream
@@ -146,9 +153,13 @@ class Places:
             return None
 
     def _document(self, descriptor: Descriptor, subject: str, limit: int) -> bytes:
-        if self.store.has(descriptor.digest) or descriptor.size > limit:
+        if descriptor.size > limit:
+            raise LayoutError(
+                subject, "is too long", expected=f"at most {limit} bytes", actual=f"{descriptor.size} bytes"
+            )
+        if self.is_stored(descriptor):
             return self.store.read(descriptor.digest, subject=subject, max_bytes=limit, size=descriptor.size)
-        raw = self.cache.get(descriptor.digest, max_bytes=limit)
+        raw = self.cache.get(descriptor.digest, max_bytes=limit) if self._local else None
         if raw is None:
             raw = self._fetch(descriptor, subject, limit)
             self.cache.put([raw], expected=descriptor.digest, subject=subject)

@@ -1,4 +1,4 @@
-"""From a verified image to a name in a registry: blobs, manifest by digest, read back, attached documents, tags last.
+"""From a verified image to a name in a registry: blobs, manifest by digest, read back, and the tags last.
 
 Nothing here has a name before the last step, so whatever ends it early leaves nothing that anybody would pull. Each
 part of it can be made again: what is there is not sent again.
@@ -18,7 +18,7 @@ from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
-from imgbuild.errors import MissingBlobsError, MissingError, ProtocolError
+from imgbuild.errors import MissingBlobsError, MissingError, ProtocolError, RegistryError
 from imgbuild.model.identity import Finding, Report, compare
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What was done with the blobs of one image; numbers of blobs, and bytes that were sent of them."""
+    """What was done with the blobs of one image: numbers of blobs, and bytes of blobs that went out, however often."""
 
     present: int
     mounted: int
@@ -67,14 +67,17 @@ class _StoppedError(Exception):
 class _Blobs:
     """The blobs of one image on their way into one repository."""
 
-    def __init__(self, context: Context, target: Repository, blobs: tuple[Descriptor, ...]) -> None:
+    def __init__(
+        self, context: Context, target: Repository, blobs: tuple[Descriptor, ...], mountable: frozenset[Digest]
+    ) -> None:
+        self._mountable = mountable
         self._context = context
         self._target = target
         self._blobs = sorted({blob.digest: blob for blob in blobs}.values(), key=lambda blob: (-blob.size, blob.digest))
         self._memory = UploadMemory(context.cache.folder("uploads"))
         self._lock = threading.Lock()
         self._done: dict[Digest, str] = {}
-        self._sent: list[int] = []
+        self._sent = 0
         self._siblings = self._find_siblings()
         self._fresh = False
         self._stop = threading.Event()
@@ -84,9 +87,9 @@ class _Blobs:
         total = sum(blob.size for blob in self._blobs)
         with self._context.progress.task(f"pushing to {self._target}", total) as task:
             # The first answer says what is likely for the rest: a new repository is asked to mount, not what it has.
-            self._one(self._blobs[0], task, probe=True)
+            self._fresh = not has_blob(self._target, self._blobs[0])
             with ThreadPoolExecutor(self._target.registry.settings.parallel or _PARALLEL) as pool:
-                futures = [pool.submit(self._one, blob, task) for blob in self._blobs[1:]]
+                futures = [pool.submit(self._one, blob, task) for blob in self._blobs]
                 try:
                     for future in as_completed(futures):
                         future.result()
@@ -100,28 +103,28 @@ class _Blobs:
     def done(self) -> Pushed:
         """What was done so far."""
         counts = Counter(self._done.values())
-        return Pushed(
-            present=counts["present"], mounted=counts["mounted"], sent=counts["sent"], sent_bytes=sum(self._sent)
-        )
+        return Pushed(present=counts["present"], mounted=counts["mounted"], sent=counts["sent"], sent_bytes=self._sent)
 
-    def _one(self, blob: Descriptor, task: Task, *, probe: bool = False) -> None:
-        can_mount = bool(self._siblings) and not self._context.places.is_local(blob)
+    def _one(self, blob: Descriptor, task: Task) -> None:
+        siblings = self._siblings if blob.digest in self._mountable else ()
         session = None
-        if (probe or not (self._fresh and can_mount)) and has_blob(self._target, blob):
+        if not (self._fresh and siblings) and has_blob(self._target, blob):
             return self._count(blob, task, "present")
-        self._fresh = self._fresh or probe
-        if can_mount:
-            for name in self._siblings:
-                session = mount(self._target, blob, name)
-                if session is None:
-                    return self._count(blob, task, "mounted")
-            if not probe and self._fresh and has_blob(self._target, blob):
-                return self._count(blob, task, "present")
+        for name in siblings:
+            session = mount(self._target, blob, name)
+            if session is None:
+                return self._count(blob, task, "mounted")
+        if self._fresh and siblings and has_blob(self._target, blob):
+            return self._count(blob, task, "present")
         source = _Stored(self._context.places, blob)
-        Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task)).run(session)
+        upload = Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task))
+        try:
+            upload.run(session)
+        finally:
+            with self._lock:
+                self._sent += upload.sent
         with self._lock:
             self._done[blob.digest] = "sent"
-            self._sent.append(blob.size)
         return None
 
     def _advance(self, task: Task) -> Callable[[int], None]:
@@ -150,7 +153,9 @@ class _Blobs:
         )
 
 
-def push(context: Context, target: Repository, manifest: Manifest, raw: bytes) -> tuple[Pushed, list[Finding]]:
+def push(
+    context: Context, target: Repository, manifest: Manifest, raw: bytes, *, base: tuple[Descriptor, ...] | None = None
+) -> tuple[Pushed, list[Finding]]:
     """Push an image by digest, without any tag, and read it back.
 
     Args:
@@ -158,6 +163,8 @@ def push(context: Context, target: Repository, manifest: Manifest, raw: bytes) -
         target: where to.
         manifest: of the image.
         raw: its bytes.
+        base: the layers that its base has, too: those are mounted, where the base is in the same registry; None takes
+            those that the store lacks.
 
     Returns:
         What was sent, and what was found when it was read back: manifest and config byte by byte, the layers by what
@@ -167,7 +174,10 @@ def push(context: Context, target: Repository, manifest: Manifest, raw: bytes) -
         RegistryError, MissingError: as `Registry.call`; nothing has a name.
         IntegrityError: the registry has something else under a digest.
     """
-    blobs = _Blobs(context, target, (*manifest.layers, manifest.config))
+    _refuse_large(target, manifest)
+    if base is None:
+        base = tuple(layer for layer in manifest.layers if not context.places.is_local(layer))
+    blobs = _Blobs(context, target, (*manifest.layers, manifest.config), frozenset(layer.digest for layer in base))
     for attempt in range(1, _ATTEMPTS + 1):
         blobs.send()
         try:
@@ -182,6 +192,20 @@ def push(context: Context, target: Repository, manifest: Manifest, raw: bytes) -
             break
         target.registry.note(f"{target} has lost some of what it took; sending what is missing")
     return blobs.done, findings
+
+
+def _refuse_large(target: Repository, manifest: Manifest) -> None:
+    """Refuse layers that a registry is known not to take, before hours are spent on them (case P79)."""
+    limit = target.registry.profile.max_blob_bytes
+    for layer in manifest.layers:
+        if limit is not None and layer.size > limit:
+            raise RegistryError(
+                f"layer {layer.digest}",
+                f"is larger than {target.registry.host} takes",
+                expected=f"at most {limit} bytes",
+                actual=f"{layer.size} bytes",
+                hint="make it of several layers; if the registry takes more, set another profile in registries.toml",
+            )
 
 
 def read_back(target: Repository, manifest: Manifest) -> list[Finding]:

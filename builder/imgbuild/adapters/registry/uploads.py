@@ -88,6 +88,8 @@ class Upload:
         """Whether some piece did not begin where both of us counted: then the check at the end may fail, once."""
         self._breaks = 0
         self._known = 0
+        self.sent = 0
+        """bytes of the blob that were given to the connection so far, those that had to go again each time."""
 
     def run(self, session: str | None = None) -> None:
         """Send what is missing.
@@ -287,6 +289,7 @@ class Upload:
                 )
             offset += len(data)
             self._known += len(data)
+            self.sent += len(data)
             self._advance(len(data))
             yield data
 

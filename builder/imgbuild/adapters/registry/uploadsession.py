@@ -6,11 +6,13 @@ What a registry answers is turned into an address and a count of bytes, or into 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.origin import next_address
 from imgbuild.adapters.registry.session import Call
+from imgbuild.errors import MissingError, RegistryError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -124,6 +126,40 @@ class UploadSession:
             # After a broken PATCH or PUT it is not known how much arrived, so the same bytes must not just go again.
             once=method in {"PATCH", "PUT"},
         )
+
+
+def ask_to_push(target: Repository) -> None:
+    """Begin an upload and take it back, which says whether the registry is there and lets us push.
+
+    Raises:
+        UnauthorizedError, ForbiddenError, CredentialError: it does not let us.
+        NetworkError, RegistryError: as `Registry.call`.
+    """
+    subject = f"a push to {target}"
+    begin = Call(
+        method="POST",
+        url=target.path("blobs/uploads/"),
+        subject=subject,
+        repository=target.name,
+        scopes=(target.scope("pull,push"),),
+        accept={202},
+    )
+    with target.registry.call(begin) as answer:
+        answer.discard()
+        location = answer.header("Location")
+        url = answer.url
+    with contextlib.suppress(RegistryError, MissingError):
+        # Many registries do not know how to end an upload; they forget it after some days.
+        end = Call(
+            method="DELETE",
+            url=next_address(url, location, subject=subject),
+            subject=subject,
+            repository=target.name,
+            scopes=(target.scope("pull,push"),),
+            accept={200, 202, 204},
+            once=True,
+        )
+        target.registry.call(end).discard()
 
 
 def held(answer: Answer) -> int | None:
