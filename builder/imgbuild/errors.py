@@ -26,7 +26,7 @@
     │     ├─ UnauthorizedError          401: it wants other credentials than those that were shown
     │     ├─ ForbiddenError             403: it knows who asks, and that one may not
     │     ├─ ThrottledError             429, after all tries
-    │     ├─ ServerError                5xx, after all tries
+    │     ├─ ServerError                5xx, after all tries where another one may help
     │     ├─ ProtocolError              an answer that breaks the distribution specification
     │     ├─ MissingBlobsError          it lacks blobs that a manifest names
     │     └─ TagTakenError              a tag that may not move names another digest
@@ -235,7 +235,7 @@ class BudgetError(AvailabilityError):
     """The command would move more bytes than `--max-bytes` allows."""
 
     code = "MAX_BYTES"
-    advice = "raise --max-bytes if so many bytes are meant; the byte ledger says where they went"
+    advice = "raise --max-bytes if so many bytes are meant; what was done is kept"
 
 
 class RegistryError(AvailabilityError):
@@ -281,7 +281,7 @@ class ThrottledError(RegistryError):
 
 
 class ServerError(RegistryError):
-    """5xx: the registry failed, after all tries."""
+    """5xx: the registry failed, after all tries where another one may help."""
 
     code = "REGISTRY_FAILED"
     advice = "see the log of the registry, and run it again: what was done is kept"

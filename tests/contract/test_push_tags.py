@@ -95,6 +95,53 @@ def test_a_tag_that_may_not_be_written_for_another_reason_is_not_called_taken(
         image.push(found.repository, "one")
 
 
+@pytest.mark.parametrize("status", [400, 403, 405])
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("DENIED", "requested access to the resource is denied"),
+        ("DENIED", "the repository is locked for you"),
+        ("UNKNOWN", "conflicting policies"),
+    ],
+)
+def test_who_may_not_write_is_told_so_also_where_the_tag_names_another_digest(
+    faulty: FaultRegistry, tmp_path: Path, status: int, code: str, message: str
+) -> None:
+    found, image = ready(faulty, tmp_path)
+    image.push(found.repository, "one")
+    _, other = ready(faulty, tmp_path, "another")
+    refused = fr.Answer(status=status, code=code, message=message)
+    faulty.faults.add(fr.Fault(action=refused, kind="manifest", method="PUT", path="/one$", times=None))
+    with pytest.raises(RegistryError) as caught:
+        other.push(found.repository, "one")
+    assert type(caught.value) is (ForbiddenError if status == 403 else RegistryError)
+    assert tags(faulty)["one"] == str(image.manifest.digest)
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (400, "TAG_INVALID", "no"),
+        (403, "DENIED", "Tag is Immutable"),
+        (403, "FORBIDDEN", "the artifact already exists"),
+        (403, "DENIED", "not allowed to overwrite it"),
+        (405, "UNSUPPORTED", "it cannot be overwritten"),
+        (409, "CONFLICT", ""),
+        (412, "PRECONDITION", ""),
+    ],
+)
+def test_C55_a_tag_that_may_not_move_is_known_by_the_words_codes_and_statuses_for_that(
+    faulty: FaultRegistry, tmp_path: Path, status: int, code: str, message: str
+) -> None:
+    found, image = ready(faulty, tmp_path)
+    image.push(found.repository, "one")
+    _, other = ready(faulty, tmp_path, "another")
+    refused = fr.Answer(status=status, code=code, message=message)
+    faulty.faults.add(fr.Fault(action=refused, kind="manifest", method="PUT", path="/one$", times=None))
+    with pytest.raises(TagTakenError):
+        other.push(found.repository, "one")
+
+
 @pytest.mark.parametrize("status", [400, 404, 405, 409, 410, 413])
 def test_a_manifest_that_is_refused_is_a_typed_error(faulty: FaultRegistry, tmp_path: Path, status: int) -> None:
     found, image = ready(faulty, tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,10 @@ _SHOWN = 300
 """letters of what a registry says that are shown."""
 _CODE = 64
 _MAX_ERRORS = 8
-_IMMUTABLE = ("immutable", "already exists", "tag_invalid", "denied", "overwrite", "conflict", "locked")
-"""Words that registries say when a tag may not move."""
+_IMMUTABLE_WORDS = re.compile(r"immutable|already exists|overwrit")
+"""What registries say when a tag may not move: "immutable", "already exists", "overwrite", "cannot be overwritten"."""
+_IMMUTABLE_CODES = ("TAG_INVALID",)
+_IMMUTABLE_STATUSES = frozenset({409, 412})
 RETRIED = frozenset({408, 425, 500, 502, 503, 504, 520, 521, 522, 523, 524})
 """Statuses after which the same request may go well a moment later; 429 besides. From 520 on they are Cloudflare's."""
 
@@ -54,9 +57,13 @@ class Refusal:
 
     @property
     def says_immutable(self) -> bool:
-        """Whether it says that a tag may not move; each registry has its own words for that (case C55)."""
-        text = f"{' '.join(self.codes)} {self.said}".lower()
-        return any(word in text for word in _IMMUTABLE)
+        """Whether it says that a tag may not move; each registry has its own words for that (case C55).
+
+        "Denied" is none of them: that is what somebody is told who may not write at all.
+        """
+        if self.status in _IMMUTABLE_STATUSES or self.has(*_IMMUTABLE_CODES):
+            return True
+        return _IMMUTABLE_WORDS.search(f"{' '.join(self.codes)} {self.said}".lower()) is not None
 
 
 def read_refusal(answer: Answer, *, hide: Callable[[str], str] = str) -> Refusal:
