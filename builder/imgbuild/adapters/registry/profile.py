@@ -25,8 +25,6 @@ class Profile:
     """Whether an upload can go on after a break; where not, it begins anew."""
     chunk_bytes: int = 64 * MIB
     """bytes of one piece of an upload, unless the registry asks for more."""
-    max_put_bytes: int | None = None
-    """bytes of the largest blob that may come in one request (case C49: Quay refuses more than 20 GB)."""
     max_blob_bytes: int | None = None
     """bytes of the largest layer (case P79: GHCR takes 10 GB)."""
     mounts: bool = True
@@ -37,7 +35,8 @@ GENERIC = Profile(name="generic")
 PROFILES = (
     GENERIC,
     Profile(name="ecr", hosts=("*.dkr.ecr.*.amazonaws.com", "public.ecr.aws"), range_counts=False, resumable=False),
-    Profile(name="quay", hosts=("quay.io",), max_put_bytes=20 * 10**9),
+    # Its limit of 20 GB is for one request (case C49), and what is large goes in pieces.
+    Profile(name="quay", hosts=("quay.io",)),
     Profile(name="ghcr", hosts=("ghcr.io",), max_blob_bytes=10 * GIB),
     Profile(name="jfrog", hosts=("*.jfrog.io",), mounts=False),
 )
