@@ -11,6 +11,7 @@ import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.registry import referrers as module
 from imgbuild.adapters.registry.referrers import attach, fallback_tag, referrers
+from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
 from imgbuild.errors import LayoutError, NetworkError, ProtocolError, RegistryError
 from imgbuild.model.oci import INDEX_TYPES, Descriptor, Family
@@ -214,6 +215,42 @@ def test_a_registry_without_the_API_says_so_in_several_ways(faulty: FaultRegistr
 def test_a_list_that_is_none_is_a_typed_error(faulty: FaultRegistry, tmp_path: Path, body: bytes) -> None:
     faulty.faults.always(fr.Answer(status=200, body=body, media_type=INDEX_TYPES[0]), "referrers")
     with pytest.raises(LayoutError):
+        referrers(client(faulty, tmp_path).repository, Digest.of(b"x"))
+
+
+@pytest.mark.parametrize("action", [fr.CloseInAnswer(after_bytes=20), fr.ResetInAnswer(after_bytes=20)])
+def test_a_list_that_breaks_on_its_way_is_asked_for_again(
+    faulty: FaultRegistry, tmp_path: Path, action: fr.Action
+) -> None:
+    found = client(faulty, tmp_path)
+    subject = ready(found)
+    sbom = attached(found.repository, subject)
+    faulty.faults.once(action, "referrers")
+    assert listed(found.repository, subject) == {sbom}
+    assert len(faulty.requests("referrers")) == 2
+
+
+def test_a_list_that_breaks_each_time_is_an_error_and_not_a_shorter_one(faulty: FaultRegistry, tmp_path: Path) -> None:
+    found = client(faulty, tmp_path)
+    subject = ready(found)
+    attached(found.repository, subject)
+    faulty.faults.always(fr.CloseInAnswer(after_bytes=20), "referrers")
+    with pytest.raises(NetworkError, match="broke while it was read"):
+        listed(found.repository, subject)
+
+
+def test_the_body_of_an_answer_that_is_no_list_may_break(faulty: FaultRegistry, tmp_path: Path) -> None:
+    faulty.faults.always(fr.Answer(status=404, body=b"x" * 1000), "referrers")
+    faulty.faults.always(fr.CloseInAnswer(after_bytes=20), "referrers")
+    assert referrers(client(faulty, tmp_path).repository, Digest.of(b"x")) == ()
+
+
+def test_a_page_over_the_limit_is_refused_and_not_read_in_part(faulty: FaultRegistry, tmp_path: Path) -> None:
+    # What is cut off are spaces: a list that is read in part would be a whole one.
+    body = json.dumps({"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": []}).encode()
+    body += b" " * DEFAULT_LIMITS.manifest_bytes
+    faulty.faults.always(fr.Answer(status=200, body=body, media_type=INDEX_TYPES[0]), "referrers")
+    with pytest.raises(LayoutError, match="too long"):
         referrers(client(faulty, tmp_path).repository, Digest.of(b"x"))
 
 

@@ -20,7 +20,7 @@ from imgbuild.adapters.registry.repository import refuse_encoding
 from imgbuild.adapters.registry.session import Call
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
-from imgbuild.errors import MissingError, NetworkError, ProtocolError
+from imgbuild.errors import LayoutError, MissingError, NetworkError, ProtocolError
 from imgbuild.model.oci import INDEX_TYPES, Descriptor
 from imgbuild.model.ociindex import Entry, Index
 
@@ -50,7 +50,7 @@ def referrers(repository: Repository, subject: Digest, *, artifact_type: str | N
 
     Raises:
         RegistryError: as `Registry.call`.
-        LayoutError: the list breaks its specification.
+        LayoutError: the list breaks its specification, or a page of it is longer than a manifest may be.
     """
     found = _from_api(repository, subject, artifact_type)
     if found is None:
@@ -92,6 +92,7 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
     name = f"referrers of {subject} in {repository}"
     query = f"?{urlencode({'artifactType': artifact_type})}" if artifact_type else ""
     url = repository.path(f"referrers/{subject}{query}")
+    limit = DEFAULT_LIMITS.manifest_bytes
     rows: list[Entry] = []
     for _ in range(_MAX_PAGES):
         call = Call(
@@ -104,19 +105,19 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
             headers={"Accept": INDEX_TYPES[0]},
             follow=True,
         )
-        with repository.registry.call(call) as answer:
-            kind = (answer.header("Content-Type") or "").partition(";")[0].strip().lower()
-            if answer.status != 200 or kind != INDEX_TYPES[0]:  # noqa: PLR2004 - HTTP
-                # A 200 of another kind is a page of whatever answers for the registry, not its API.
-                answer.discard()
-                return None
-            refuse_encoding(answer, name)
-            raw = answer.body(DEFAULT_LIMITS.manifest_bytes)
-            rows += Index.parse(raw, media_type=kind, subject=name).entries
-            more = _NEXT.search(answer.header("Link") or "")
-            if more is None:
-                return tuple(rows)
-            url = next_address(answer.url, more[1], subject=name)
+        answer, raw = repository.registry.whole(call, limit)
+        kind = (answer.header("Content-Type") or "").partition(";")[0].strip().lower()
+        if answer.status != 200 or kind != INDEX_TYPES[0]:  # noqa: PLR2004 - HTTP
+            # A 200 of another kind is a page of whatever answers for the registry, not its API.
+            return None
+        refuse_encoding(answer, name)
+        if len(raw) > limit:
+            raise LayoutError(name, "is too long", expected=f"at most {limit} bytes a page")
+        rows += Index.parse(raw, media_type=kind, subject=name).entries
+        more = _NEXT.search(answer.header("Link") or "")
+        if more is None:
+            return tuple(rows)
+        url = next_address(answer.url, more[1], subject=name)
     raise ProtocolError(name, "has no end", expected=f"at most {_MAX_PAGES} pages")
 
 

@@ -88,7 +88,7 @@ class Registry:
         """Make a request and read its body, or the first `limit` + 1 bytes; what breaks on the way is asked for again.
 
         Returns:
-            The answer, read and closed, and its body.
+            The answer, read and closed, and its body; of another status than 200, nothing.
 
         Raises:
             As `call`.
@@ -96,6 +96,9 @@ class Registry:
         attempt = 1
         while True:
             with self.call(call) as answer:
+                if answer.status != 200:  # noqa: PLR2004 - HTTP
+                    answer.discard()
+                    return answer, b""
                 try:
                     return answer, answer.body(limit)
                 except NetworkError as error:
