@@ -79,7 +79,7 @@ def test_C55_an_immutable_tag_that_another_writer_set_to_the_same_digest_meanwhi
     with fr.FaultRegistry(switches=fr.Switches(immutable=409, immutable_same=True)) as strict:
         found, image = ready(strict, tmp_path)
         image.push(found.repository, "one")
-        strict.faults.add(fr.Fault(action=fr.Answer(status=404), kind="manifest", method="HEAD", path="/one$"))
+        strict.faults.add(fr.Fault(action=fr.Answer(status=404), kind="manifest", method="GET", path="/one$"))
         move_tags(found.repository, image.manifest, image.manifest.raw, ("one",))
         assert any(one.status == 409 for one in strict.requests("manifest", "PUT"))
 
@@ -192,3 +192,21 @@ def test_a_manifest_that_was_stored_as_something_else_is_refused(
     with pytest.raises((DigestMismatchError, ProtocolError)):
         image.push(found.repository, "one")
     assert not tags(faulty)
+
+
+def test_what_a_tag_names_is_told_by_its_bytes_and_not_by_a_header(tmp_path: Path) -> None:
+    with fr.FaultRegistry() as registry:
+        found, image = ready(registry, tmp_path)
+        image.push(found.repository, "one")
+        wrong = "sha256:" + "0" * 64
+        registry.faults.add(
+            fr.Fault(
+                action=fr.SetHeader(name="Docker-Content-Digest", value=wrong),
+                kind="manifest",
+                method="HEAD",
+                path="/one$",
+                times=None,
+            )
+        )
+        move_tags(found.repository, image.manifest, image.manifest.raw, ("one",))
+        assert found.repository.manifest("one").descriptor.digest == image.manifest.digest

@@ -13,7 +13,7 @@ from imgbuild.errors import MissingError
 from imgbuild.model.lockfile import Lock
 from imgbuild.model.oci import INDEX_TYPES
 
-from tests.support.fault_registry import Answer, Fault
+from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit
 from tests.support.refusals import locked
 from tests.support.registries import KINDS, any_registry
 from tests.support.remote import BASE, Remote, base_to, moved, registries
@@ -297,3 +297,35 @@ def test_a_tag_and_a_digest_that_disagree_are_refused(remote: Remote) -> None:
     assert (code, found["code"]) == (4, "FACT_MISMATCH")
     assert remote.run("inventory", f"{remote.host}/{BASE}:v1@{digest}")[0] == 0
     assert remote.run("inventory", f"{remote.host}/{BASE}")[0] == 2
+
+
+# What a push streams
+
+
+def test_bytes_are_counted_for_the_host_that_they_came_from_or_went_to(remote: Remote, other: LocalRegistry) -> None:
+    code, result = remote.run("build", "tiny", "--push", f"{other.host}/llm/tiny")
+    assert code == 0, result
+    lock = locked(remote.tiny)
+    base = sum(layer["size"] for layer in lock["facts"]["base_layers"])
+    read, written = moved(result, remote.host)
+    assert base < read < base + 64 * 1024
+    assert written < 16 * 1024
+    assert other.fault is not None
+    sent = sum(request.body_bytes_read for request in other.fault.log)
+    assert sent <= moved(result, other.host)[1] < sent + 64 * 1024
+
+
+def test_a_layer_that_is_damaged_at_its_source_is_not_pushed_on(
+    tiny: Tiny, other: LocalRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FaultRegistry() as source:
+        base_to(tiny, source.host, monkeypatch)
+        remote = Remote(tiny=tiny, host=source.host, capture=capsys)
+        assert remote.run("build", "tiny", "--dry-run")[0] == 0
+        layer = locked(tiny)["facts"]["base_layers"][0]["digest"]
+        source.faults.add(Fault(action=FlipBit(at=5), method="GET", path=layer.partition(":")[2], times=None))
+        code, found = remote.run("build", "tiny", "--push", f"{other.host}/llm/tiny")
+    assert (code, found["code"]) == (4, "DIGEST_MISMATCH")
+    assert layer in found["message"]
+    assert other.fault is not None
+    assert other.fault.repository("llm/tiny").tags == {}

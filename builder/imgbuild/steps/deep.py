@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import LayerScan
 from imgbuild.digest import Digest
-from imgbuild.errors import UNREADABLE, ImgbuildError
+from imgbuild.errors import UNREADABLE, ImgbuildError, InputError
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked
 from imgbuild.model.lockfile import Lock, parse_lock
 from imgbuild.model.paths import show
@@ -101,7 +101,7 @@ def _lock(image: RemoteImage, inventories: list[Inventory], findings: list[Findi
     except UNREADABLE as error:
         findings.append(failed("embedded.lock", error))
         return None
-    except ImgbuildError as error:
+    except InputError as error:
         findings.append(judge("embedded.lock", error.subject, ok=False, expected="a lock", actual=error.problem))
         return None
     complete = lock.facts is not None and path == FOLDER + b"/" + lock.image.encode() + _LOCK_SUFFIX

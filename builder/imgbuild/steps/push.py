@@ -18,7 +18,7 @@ from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
-from imgbuild.errors import MissingBlobsError, MissingError, ProtocolError, RegistryError
+from imgbuild.errors import DigestMismatchError, MissingBlobsError, MissingError, ProtocolError, RegistryError
 from imgbuild.model.identity import Finding, Report, compare
 
 if TYPE_CHECKING:
@@ -57,7 +57,33 @@ class _Stored:
     @contextlib.contextmanager
     def open(self, offset: int) -> Iterator[Readable]:
         with self._places.open(self._blob, subject=f"blob {self._blob.digest}", offset=offset) as stream:
-            yield stream
+            yield stream if offset else _Checked(stream, self._blob)
+
+
+class _Checked:
+    """A blob's bytes from its first on, with its digest checked before the last of them is given.
+
+    A registry has to check it as well; this way it is known who is wrong, and one that does not check is not fooled.
+    """
+
+    def __init__(self, stream: Readable, blob: Descriptor) -> None:
+        self._stream = stream
+        self._blob = blob
+        self._hasher = blob.digest.hasher()
+        self._left = blob.size
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(min(size, self._left)) if self._left else b""
+        self._hasher.update(data)
+        self._left -= len(data)
+        if not self._left and data and self._hasher.hexdigest() != self._blob.digest.encoded:
+            raise DigestMismatchError(
+                f"blob {self._blob.digest}",
+                "is damaged where it comes from",
+                expected=self._blob.digest,
+                actual=f"{self._blob.digest.algorithm}:{self._hasher.hexdigest()}",
+            )
+        return data
 
 
 class _StoppedError(Exception):
@@ -236,10 +262,10 @@ def move_tags(target: Repository, manifest: Manifest, raw: bytes, tags: tuple[st
         RegistryError: as `Registry.call`. Tags before the one that failed have moved.
     """
     for tag in tags:
-        if target.manifest_digest(tag) == manifest.digest:
+        if _named(target, tag) == manifest.digest:
             continue
         target.put_manifest(raw, manifest.family.manifest, tag=tag)
-        there = target.manifest_digest(tag)
+        there = _named(target, tag)
         if there != manifest.digest:
             raise ProtocolError(
                 f"tag {target}:{tag}",
@@ -248,3 +274,11 @@ def move_tags(target: Repository, manifest: Manifest, raw: bytes, tags: tuple[st
                 actual=there or "nothing",
                 hint="does somebody else move it? the image is there under its digest",
             )
+
+
+def _named(target: Repository, tag: str) -> Digest | None:
+    """What a tag names, by the bytes that it gives: a header may be stale, or wrong (case C43)."""
+    try:
+        return target.manifest(tag).descriptor.digest
+    except MissingError:
+        return None

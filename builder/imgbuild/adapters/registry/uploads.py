@@ -145,16 +145,10 @@ class Upload:
         if location is None:
             return None
         try:
-            here = origin_of(location, subject=self._subject) == self._registry.origin
-            found = self._ask(location)
+            found = self._ask(self._own(location))
         except LostError as lost:
             why = lost.why
-        except ProtocolError as error:
-            why = error.problem
-        except (*_BROKEN, ForbiddenError) as error:
-            # The registry itself is asked again by a later run; an address elsewhere may never answer any more.
-            if here:
-                raise
+        except (ProtocolError, ForbiddenError) as error:
             why = error.problem
         else:
             self._say(f"{found[1]} of {self._blob.size} bytes are there from an earlier run")
@@ -162,6 +156,12 @@ class Upload:
         self._forget()
         self._say(f"an earlier run began to send it, but {why}; it begins anew")
         return None
+
+    def _own(self, location: str) -> str:
+        """An address from disk, which may be anybody's: nothing goes to where the registry did not send us just now."""
+        if origin_of(location, subject=self._subject) != self._registry.origin:
+            raise LostError("it would go to another host")
+        return location
 
     def _send(self, location: str, offset: int) -> None:
         """Send from an offset on, until it is a blob."""

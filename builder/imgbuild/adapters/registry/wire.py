@@ -178,6 +178,8 @@ class Wire:
             sent["Content-Length"] = "0"
         parts = urlsplit(url)
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        # The pieces of a body may be another request's answer, which comes in between.
+        before = getattr(self.local, "place", None)
         self.local.place = origin.place
         try:
             response = pool.urlopen(
@@ -198,6 +200,8 @@ class Wire:
         else:
             meter, self.local.meter = self.local.meter, None
             return Answer(response, url, meter)
+        finally:
+            self.local.place = before
         raise WireError(failure, address=public(url))
 
     def close(self) -> None:
