@@ -83,7 +83,9 @@ def child(scratch: Scratch, work: Callable[[], int], fault: Fault | None = None)
 
 def leftovers(scratch: Scratch) -> list[str]:
     """Files that no run needs: without a final name, or staged."""
-    found = [path for path in scratch.root.rglob(".*-*") if path.name.startswith((".pending-", ".fetch-", ".work-"))]
+    found = [
+        path for path in scratch.root.rglob(".*-*") if path.name.startswith((".imgbuild-pending-", ".fetch-", ".work-"))
+    ]
     found += (scratch.store / ".imgbuild-staging").rglob("[0-9a-f]*[0-9a-f]")
     return [str(path.relative_to(scratch.root)) for path in found if path.is_file()]
 
@@ -219,7 +221,7 @@ def test_C58_a_build_that_ends_while_it_clears_up_after_a_killed_one_leaves_that
     for number in numbers:
         scratch.restore("dirty")
         outcome = child(scratch, lambda: build(scratch, "--json"), went_wrong(number, way))
-        pending = ".pending-" in outcome.calls[number][1]
+        pending = ".imgbuild-pending-" in outcome.calls[number][1]
         if way == "fail" and pending:
             # Clearing up a file without a name is no one's order: it is tried again by the next run.
             assert outcome.status == 0
@@ -289,7 +291,7 @@ def test_C59_every_file_is_on_disk_before_it_gets_its_name_and_every_name_before
     for number in named:
         _, path = calls[number]
         before = [name for name, other in calls[:number] if other == path]
-        staged = ".pending-" not in path
+        staged = ".imgbuild-pending-" not in path
         assert staged or before == ["open", *["write"] * (len(before) - 3), "fchmod", "fsync"]
         name, folder = calls[number + 1]
         assert name == "fsync"
