@@ -214,47 +214,77 @@ def move_folder(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(
-    path: Path, *, seconds: float | None = None, waiting: Callable[[], object] = lambda: None
+    path: Path,
+    *,
+    seconds: float | None = None,
+    remove: bool = False,
+    waiting: Callable[[], object] = lambda: None,
+    check: Callable[[], object] | None = None,
 ) -> Iterator[None]:
-    """Hold a lock between processes. The lock file stays, since removing it would race.
+    """Hold a lock between processes, and between threads.
 
     Args:
         path: the lock file.
         seconds: how long to wait, then it is a `StorageError`; None waits as long as it takes.
-        waiting: called once, in another thread, when another process has held the lock for `_SAY_SECONDS`.
+        remove: whether its file is gone afterwards, for locks of which there are many. If this process is killed hard,
+            the file stays, and is taken again.
+        waiting: called once, in another thread, when somebody else has held the lock for `_SAY_SECONDS`.
+        check: called again and again while one waits; what it raises ends that, for threads that no signal reaches.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+    say = threading.Timer(_SAY_SECONDS, waiting)
+    say.daemon = True
+    say.start()
     try:
-        say = threading.Timer(_SAY_SECONDS, waiting)
-        say.daemon = True
-        say.start()
-        try:
-            _lock(fd, path, seconds)
-        finally:
-            say.cancel()
+        fd = _lock(path, seconds, check)
+    finally:
+        say.cancel()
+    try:
         yield
     finally:
+        if remove:
+            # While it is held: whoever waits for this file sees that it has no name any more, and opens the next one.
+            with contextlib.suppress(OSError):
+                path.unlink()
         os.close(fd)
 
 
-def _lock(fd: int, path: Path, seconds: float | None) -> None:
-    if seconds is None:
+def _lock(path: Path, seconds: float | None, check: Callable[[], object] | None) -> int:
+    """An open file that is locked and still has its name: another holder may have removed it while we waited."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        with storage_errors(path):
+            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+        try:
+            _wait_for(fd, path, seconds, deadline, check)
+            if os.fstat(fd).st_nlink:
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _wait_for(
+    fd: int, path: Path, seconds: float | None, deadline: float | None, check: Callable[[], object] | None
+) -> None:
+    if deadline is None and check is None:
         with storage_errors(path):
             fcntl.flock(fd, fcntl.LOCK_EX)
         return
-    deadline = time.monotonic() + seconds
     while True:
-        with contextlib.suppress(BlockingIOError):
+        with storage_errors(path), contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        if time.monotonic() > deadline:
+        if deadline is not None and time.monotonic() > deadline:
             raise StorageError(
                 str(path),
                 f"was held by another process for {seconds:g} seconds",
                 hint="wait for that process, or end it; a lock of a dead process frees itself",
             )
+        if check is not None:
+            check()
         time.sleep(_POLL_SECONDS)
 
 

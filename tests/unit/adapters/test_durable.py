@@ -223,6 +223,60 @@ def test_who_waits_for_a_lock_says_so_after_a_while_and_only_then(
     waiter.join(60)
 
 
+def _count(folder: Path, times: int) -> None:
+    """What two of them may not do at once: read a number, and write the next one."""
+    for _ in range(times):
+        with exclusive(folder / "lock", remove=True):
+            number = int((folder / "number").read_text())
+            (folder / "number").write_text(str(number + 1))
+
+
+def _count_in_threads(folder: Path, times: int) -> None:
+    threads = [threading.Thread(target=_count, args=(folder, times)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+
+def test_a_lock_whose_file_is_removed_is_held_by_one_thread_of_one_process_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "number").write_text("0")
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_count_in_threads, args=(tmp_path, 100)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
+    assert (tmp_path / "number").read_text() == "1200"
+    assert os.listdir(tmp_path) == ["number"]
+
+
+def test_a_lock_that_a_killed_process_left_is_taken_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "lock").touch()
+    with exclusive(tmp_path / "lock", remove=True):
+        assert (tmp_path / "lock").exists()
+    assert os.listdir(tmp_path) == []
+
+
+def test_who_waits_for_a_lock_can_be_told_to_stop(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise InterruptedError
+
+    with (
+        exclusive(tmp_path / "lock", remove=True),
+        pytest.raises(InterruptedError),
+        exclusive(tmp_path / "lock", remove=True, check=check),
+    ):
+        pass
+    assert len(calls) == 3
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_disk_that_is_read_only_is_no_matter_of_permissions(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Read-only file system") as caught, storage_errors(tmp_path):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -33,7 +33,7 @@ class UploadMemory:
 
         `waiting` is called in another thread if somebody else has held it for a second.
         """
-        with exclusive(self._path(repository, digest).with_suffix(".lock"), waiting=waiting):
+        with exclusive(self._path(repository, digest).with_suffix(".lock"), remove=True, waiting=waiting):
             yield
 
     def recall(self, repository: str, digest: Digest) -> str | None:
