@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo base test lint format schemas golden bench bench-push clean
+.PHONY: help demo base test lint format schemas golden bench bench-push soak clean
 
 help:
 	@echo "make demo    build and verify the image mini on a stand-in base, from nothing"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make base    make the stand-in base only"
 	@echo "make bench   measure; make bench-push: at full size, and against BuildKit, buildah, crane and skopeo"
+	@echo "make soak    a thousand pushes of mini with a random fault each, and fifty that are killed"
 	@echo "make clean   remove what was made in this folder (not the cache)"
 
 $(VENV)/.runtime: pyproject.toml
@@ -61,6 +62,9 @@ bench: $(VENV)/.dev base
 # About 20 minutes, 25 GB of disk and 200 MB of packages; as root.
 bench-push: $(VENV)/.dev base
 	$(BIN)/python -m bench.push
+
+soak: $(VENV)/.dev demo
+	$(BIN)/python -m bench.soak
 
 clean:
 	rm -rf $(VENV) .imgbuild .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist builder/*.egg-info

@@ -1,4 +1,4 @@
-"""Other clients read what was pushed and attached: `oras` (Debian trixie) and `crane` (sid), where they are there.
+"""Other clients read what was pushed and attached: `oras` (Debian trixie) and `crane` (sid), by .ci/other-programs.
 
 CI has skopeo (`test_push`); these two come from newer suites of Debian than the one that CI runs on.
 """
@@ -6,7 +6,6 @@ CI has skopeo (`test_push`); these two come from newer suites of Debian than the
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,7 +14,7 @@ from imgbuild.adapters.registry.referrers import attach
 from imgbuild.digest import Digest
 from imgbuild.model.oci import Descriptor, Family
 
-from tests.support.outside import run
+from tests.support.outside import run, tool
 from tests.support.pushing import APP, CHUNK, DATA, client, config_of, shop
 from tests.support.reading import isolate
 from tests.support.registries import KINDS, any_registry
@@ -42,13 +41,6 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRe
         yield found
 
 
-def optional(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
 def pushed(registry: LocalRegistry, folder: Path) -> Shop:
     """An image and a document about it."""
     found = client(registry, folder, chunk=CHUNK)
@@ -71,7 +63,7 @@ def pushed(registry: LocalRegistry, folder: Path) -> Shop:
 
 
 def test_oras_finds_the_document_by_the_image_and_copies_both(registry: LocalRegistry, tmp_path: Path) -> None:
-    oras = optional("oras")
+    oras = tool("oras")
     image = pushed(registry, tmp_path)
     name = f"{registry.host}/{APP}:one"
     answer = run(oras, "discover", "--plain-http", "--format", "json", name)
@@ -88,7 +80,7 @@ def test_oras_finds_the_document_by_the_image_and_copies_both(registry: LocalReg
 
 
 def test_crane_reads_the_manifest_the_config_and_every_blob(registry: LocalRegistry, tmp_path: Path) -> None:
-    crane = optional("crane")
+    crane = tool("crane")
     image = pushed(registry, tmp_path)
     name = f"{registry.host}/{APP}"
     assert run(crane, "digest", f"{name}:one").stdout.strip() == str(image.manifest.digest)
