@@ -24,6 +24,7 @@ from imgbuild.errors import (
 
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import Auth, FaultRegistry
+from tests.support.proxying import Proxy
 from tests.support.reading import NAME, Client, Scripted, all_text, check_silence, isolate
 from tests.support.registries import KINDS, PASSWORD, USER, any_registry, make_authority
 
@@ -248,7 +249,7 @@ def test_a_realm_that_is_not_to_be_trusted_is_refused_and_not_asked(
     assert "pw" not in all_text(caught.value)
 
 
-def test_a_realm_by_http_is_refused_from_https_and_one_of_another_port_is_asked(
+def test_a_realm_by_http_is_refused_from_https_and_on_this_machine_one_of_another_port_is_asked(
     tmp_path: Path, login: Callable[..., None]
 ) -> None:
     authority = make_authority(tmp_path / "ca")
@@ -269,6 +270,30 @@ def test_a_realm_by_http_is_refused_from_https_and_one_of_another_port_is_asked(
             plain.put_blob(NAME, DATA)
             assert read(plain, client) == DATA
             assert tokens.requests("token")[0].headers["authorization"] == f"Basic {PAIR}"
+
+
+@pytest.mark.parametrize("other", [True, False])
+def test_a_realm_by_http_is_asked_at_the_very_port_of_the_registry_only_and_not_at_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login: Callable[..., None], other: bool
+) -> None:
+    auth = Auth(mode="bearer")
+    with Proxy() as proxy, FaultRegistry(auth=auth) as registry, FaultRegistry(auth=auth) as tokens:
+        monkeypatch.setenv("http_proxy", proxy.host)
+        host = f"registry.example.test:{registry.port}"
+        auth.realm = f"http://registry.example.test:{tokens.port if other else registry.port}/token"
+        settings = tmp_path / "r.toml"
+        settings.write_text(f'schema = "imgbuild/registries/v1"\n[registry."{host}"]\nplain-http = true\n')
+        login(host)
+        registry.put_blob(NAME, DATA)
+        with Client(settings=settings) as client:
+            if other:
+                with pytest.raises(ProtocolError, match="without encryption"):
+                    client.read(host, DIGEST, len(DATA))
+                assert len(proxy.asked) == 1
+                assert "Authorization" not in proxy.asked[0]
+            else:
+                assert client.read(host, DIGEST, len(DATA)) == DATA
+        assert not tokens.requests()
 
 
 @pytest.mark.parametrize(

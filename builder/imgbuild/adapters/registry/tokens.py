@@ -209,10 +209,9 @@ class Authorizer:
         if "#" in realm:
             raise ProtocolError(subject, "has a fragment, which would swallow what is asked for", actual=public(realm))
         check_reach(self._origin, there, subject=subject)
-        inside = self._origin.is_loopback and there.is_loopback
-        if there.scheme != "https" and (
-            self._origin.scheme == "https" or not (inside or there.host == self._origin.host)
-        ):
+        # Another port of the same host may be another user's program, and the network in between hears it all.
+        plain = self._origin.scheme == "http" and self._origin.is_loopback and there.is_loopback
+        if there.scheme != "https" and there != self._origin and not plain:
             raise ProtocolError(
                 subject, "would be shown credentials without encryption", expected="https", actual=public(realm)
             )
