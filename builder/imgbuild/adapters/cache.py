@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from imgbuild.adapters.blobs import BlobFolder, bounded, open_regular
 from imgbuild.adapters.durable import remove, write_file
+from imgbuild.adapters.home import user_folder
 from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.inventory import Inventory
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, ImgbuildError
+from imgbuild.errors import DocumentError, ImgbuildError, UsageError
 
 if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
@@ -28,11 +29,15 @@ _RESULT_BYTES = 1 * MIB
 
 
 def default_folder() -> Path:
-    """`$IMGBUILD_CACHE`, else `$XDG_CACHE_HOME/imgbuild`, else `~/.cache/imgbuild`."""
+    """`$IMGBUILD_CACHE`, else `$XDG_CACHE_HOME/imgbuild`, else `~/.cache/imgbuild`; a `UsageError` without a home."""
     if chosen := os.environ.get("IMGBUILD_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "imgbuild"
+    base = user_folder("XDG_CACHE_HOME", ".cache")
+    if base is None:
+        raise UsageError(
+            "cache", "has no folder, since this user has no home", hint="set HOME or XDG_CACHE_HOME, or give --cache"
+        )
+    return base / "imgbuild"
 
 
 class Cache(BlobFolder):

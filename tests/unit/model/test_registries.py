@@ -47,10 +47,11 @@ def test_without_a_file_nothing_is_said_and_the_project_is_not_looked_into(
     (tmp_path / "registries.toml").write_text("not read")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    assert default_file() == tmp_path / "config" / "imgbuild" / "registries.toml"
+    file = tmp_path / "config" / "imgbuild" / "registries.toml"
+    assert default_file() == file
     assert read_settings(None) == RegistriesDocument(schema=SCHEMA)
-    default_file().parent.mkdir(parents=True)
-    default_file().write_text(f'schema = "{SCHEMA}"\n[registry."a.test"]\nparallel = 2')
+    file.parent.mkdir(parents=True)
+    file.write_text(f'schema = "{SCHEMA}"\n[registry."a.test"]\nparallel = 2')
     assert read_settings(None).of("a.test").parallel == 2
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.blobs import bounded, open_regular
+from imgbuild.adapters.home import user_folder
 from imgbuild.adapters.registry.credentials import CredentialStore
 from imgbuild.adapters.registry.session import Registries, origin_for
 from imgbuild.adapters.registry.wire import Wire
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
 _BYTES = 1 * MIB
 
 
-def default_file() -> Path:
-    """`$XDG_CONFIG_HOME/imgbuild/registries.toml`, else `~/.config/imgbuild/registries.toml`.
+def default_file() -> Path | None:
+    """`$XDG_CONFIG_HOME/imgbuild/registries.toml`, else `~/.config/imgbuild/registries.toml`; None without a home.
 
     Not a file of the project: a checkout must not be able to say where credentials go without encryption.
     """
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "imgbuild" / "registries.toml"
+    base = user_folder("XDG_CONFIG_HOME", ".config")
+    return None if base is None else base / "imgbuild" / "registries.toml"
 
 
 def connect(
@@ -59,10 +60,11 @@ def connect(
         DocumentError: they are wrong.
     """
     settings = read_settings(file)
+    path = file or default_file()
     authorities = {
-        origin_for(host, entry).place: _authority(entry.ca, file or default_file())
+        origin_for(host, entry).place: _authority(entry.ca, path)
         for host, entry in settings.registry.items()
-        if entry.ca is not None
+        if entry.ca is not None and path is not None
     }
     return Registries(
         settings=settings,
@@ -77,6 +79,8 @@ def connect(
 def read_settings(file: Path | None) -> RegistriesDocument:
     """The settings; without a file, those that hold where nothing is said."""
     path = file or default_file()
+    if path is None:
+        return RegistriesDocument(schema=SCHEMA)
     try:
         with open_regular(path) as stream:
             raw = b"".join(bounded(stream, _BYTES))

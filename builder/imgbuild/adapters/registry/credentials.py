@@ -14,6 +14,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self, TypeVar, cast
 
+from imgbuild.adapters.home import home
 from imgbuild.adapters.registry.clientconfig import MAX_FILE_BYTES, ClientConfig, canonical, read_config, server_of
 from imgbuild.adapters.registry.credential import Credentials, Secret, basic_header
 from imgbuild.adapters.registry.credentialprogram import MAX_ANSWER_BYTES, Program
@@ -53,8 +54,8 @@ class CredentialStore:
             environ: variables. `DOCKER_AUTH_CONFIG` is itself a configuration and asked first, as docker/cli has it;
                 what it does not have is looked for in one file: `REGISTRY_AUTH_FILE` alone if that is set, as podman
                 has it, otherwise the first that exists of `$DOCKER_CONFIG/config.json` (`~/.docker/config.json` if not
-                set) and `$XDG_RUNTIME_DIR/containers/auth.json` (`/run/containers/UID/auth.json` if not set). Programs
-                are searched on `PATH` and see all variables.
+                set) and `$XDG_RUNTIME_DIR/containers/auth.json` (`/run/containers/UID/auth.json` if not set). The
+                first two variables have to be absolute paths. Programs are searched on `PATH` and see all variables.
             seconds: that one program may take.
         """
         return cls(environ, seconds=seconds)
@@ -117,6 +118,8 @@ class CredentialStore:
     def _load_file(self) -> ClientConfig | None:
         """The first client configuration that exists."""
         explicit = self._environ.get("REGISTRY_AUTH_FILE")
+        if explicit:
+            _require_absolute("REGISTRY_AUTH_FILE", explicit)
         for path in [explicit] if explicit else default_files(self._environ, os.getuid()):
             if (data := read_config(path)) is not None:
                 return ClientConfig(data, printable(path))
@@ -128,9 +131,33 @@ class CredentialStore:
 
 
 def default_files(environ: Mapping[str, str], uid: int) -> list[str]:
-    """Where docker's and podman's configurations of a user are, in the order in which they are looked for."""
-    home = environ.get("HOME") or os.path.expanduser("~")
-    docker = environ.get("DOCKER_CONFIG") or os.path.join(home, ".docker")
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    podman = os.path.join(runtime, "containers") if runtime else f"/run/containers/{uid}"
-    return [os.path.join(docker, "config.json"), os.path.join(podman, "auth.json")]
+    """Where docker's and podman's configurations of a user are, in the order in which they are looked for.
+
+    All are absolute paths. Without a home and `DOCKER_CONFIG`, docker has none; a relative `XDG_RUNTIME_DIR` is ignored
+    (XDG Base Directory Specification).
+
+    Raises:
+        CredentialError: `DOCKER_CONFIG` is relative.
+    """
+    found = []
+    if docker := environ.get("DOCKER_CONFIG"):
+        _require_absolute("DOCKER_CONFIG", docker)
+        found.append(os.path.join(docker, "config.json"))
+    elif (base := home(environ)) is not None:
+        found.append(str(base / ".docker" / "config.json"))
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    podman = os.path.join(runtime, "containers") if os.path.isabs(runtime) else f"/run/containers/{uid}"
+    return [*found, os.path.join(podman, "auth.json")]
+
+
+def _require_absolute(variable: str, path: str) -> None:
+    # From the folder we work in, a checkout would supply credentials, and name programs that are run for them.
+    if not os.path.isabs(path):
+        raise CredentialError(
+            "client configuration",
+            "is named by a path that depends on the folder this is run in",
+            expected="an absolute path",
+            actual=printable(path),
+            where=variable,
+            hint=f"write the whole path into {variable}",
+        )

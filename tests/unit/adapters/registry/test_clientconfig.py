@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import TYPE_CHECKING, Any
+import pwd
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from imgbuild.adapters.registry.credentials import CredentialStore, default_files
@@ -23,6 +24,16 @@ def store(folder: Path, variable: Any, file: Any) -> CredentialStore:
     (folder / ".docker" / "config.json").write_text(json.dumps(file))
     text = variable if isinstance(variable, str) else json.dumps(variable)
     return CredentialStore({"HOME": str(folder), "PATH": str(folder), "DOCKER_AUTH_CONFIG": text})
+
+
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number without a user, as in many containers."""
+
+    def unknown(uid: int) -> NoReturn:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
 
 
 def secret(found: CredentialStore, host: str) -> str | None:
@@ -61,7 +72,34 @@ def test_a_variable_that_is_broken_is_an_error_and_not_the_file_instead(tmp_path
         ({}, ["/h/.docker/config.json", "/run/containers/1000/auth.json"]),
         ({"XDG_RUNTIME_DIR": "/r"}, ["/h/.docker/config.json", "/r/containers/auth.json"]),
         ({"DOCKER_CONFIG": "/d"}, ["/d/config.json", "/run/containers/1000/auth.json"]),
+        ({"XDG_RUNTIME_DIR": "r"}, ["/h/.docker/config.json", "/run/containers/1000/auth.json"]),
     ],
 )
 def test_the_files_of_docker_and_podman_are_looked_for_in_this_order(environ: dict[str, str], files: list[str]) -> None:
     assert default_files({"HOME": "/h", **environ}, 1000) == files
+
+
+@pytest.mark.parametrize("place", [".docker/config.json", "~/.docker/config.json", "containers/auth.json", "auth.json"])
+@pytest.mark.parametrize("variables", [{}, {"HOME": ""}, {"HOME": "."}, {"HOME": "~"}, {"XDG_RUNTIME_DIR": "."}])
+def test_C57_the_folder_we_work_in_supplies_no_credentials_to_who_has_no_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, homeless: None, place: str, variables: dict[str, str]
+) -> None:
+    file = tmp_path / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(auths(one="a:planted")))
+    monkeypatch.chdir(tmp_path)
+    assert CredentialStore(variables).find("one", "team/app") is None
+    assert default_files(variables, 7) == ["/run/containers/7/auth.json"]
+
+
+@pytest.mark.parametrize("variable", ["DOCKER_CONFIG", "REGISTRY_AUTH_FILE"])
+@pytest.mark.parametrize("path", [".", "folder", "~/.docker", "./config.json"])
+def test_C57_a_configuration_named_by_a_relative_path_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, path: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(auths(one="a:planted")))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CredentialError, match="expected an absolute path") as caught:
+        CredentialStore({"HOME": "/h", variable: path}).find("one", "team/app")
+    assert caught.value.where == variable
+    assert caught.value.actual == path
