@@ -51,8 +51,8 @@ HOMES = {
     "marshal": (),
     "shelve": (),
     "ctypes": (),
-    "socket": ("adapters/registry/wire",),
-    "urllib3": ("adapters/registry/wire",),
+    "socket": ("adapters/registry/connections", "adapters/registry/ending"),
+    "urllib3": ("adapters/registry/wire", "adapters/registry/connections"),
     "urllib.request": ("adapters/registry/wire",),
     "http": (),
 }

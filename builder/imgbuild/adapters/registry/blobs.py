@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Self
 
 from imgbuild.adapters.registry.origin import public
@@ -204,7 +203,7 @@ class BlobStream:
             raise NetworkError(self._subject, f"{problem}, after {self._breaks} breaks", actual=actual, where=where)
         delay = self._registry.patience.delay(self._breaks)
         self._registry.note(f"{self._subject}: {problem}; going on after {actual} in {delay:.1f} seconds")
-        time.sleep(delay)
+        self._registry.ending.sleep(delay)
 
     def _open(self) -> Answer | None:
         """An answer that stands at our offset; None if that one did not get there, and another one may."""

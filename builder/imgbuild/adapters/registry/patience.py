@@ -11,6 +11,10 @@ import random
 import threading
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _MAX_DIGITS = 9
 _MAX_CHARACTERS = 64
@@ -55,7 +59,9 @@ def retry_after(text: str | None, *, now: float | None = None) -> float | None:
 class Brake:
     """Holds back all requests to a registry until a moment; safe to use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Nothing is held; `sleep` waits for some seconds, and may raise."""
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._until = 0.0
 
@@ -68,4 +74,4 @@ class Brake:
         """Wait as long as somebody was asked to."""
         while (left := self._until - time.monotonic()) > 0:
             # Not all at once when the time is over.
-            time.sleep(left + random.uniform(0.0, min(0.25, left)))  # noqa: S311
+            self._sleep(left + random.uniform(0.0, min(0.25, left)))  # noqa: S311

@@ -148,7 +148,7 @@ def _merge(repository: Repository, subject: Digest, row: Entry) -> None:
         seen = {**there, **{item.descriptor.digest: item for item in lost}}
         # Others are as fast as we are, more or less.
         settle = max(settle, _SETTLE, _SLOWER * (time.monotonic() - started))
-        time.sleep(settle * random.uniform(1.0, 2.0))  # noqa: S311 - spreads writers
+        repository.registry.ending.sleep(settle * random.uniform(1.0, 2.0))  # noqa: S311 - spreads writers
     raise NetworkError(
         f"tag {repository}:{fallback_tag(subject)}",
         f"does not keep what is written there, after {_ROUNDS} tries",

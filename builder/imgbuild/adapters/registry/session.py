@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.call import Body, Call
@@ -55,13 +54,19 @@ class Registry:
         self.patience = patience
         self._note = note
         self._wire = wire
-        self._brake = Brake()
+        self.ending = wire.ending
+        """Where to wait and to look whether all talk has ended."""
+        self._brake = Brake(self.ending.sleep)
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
         self._answered = False
 
     def note(self, text: str) -> None:
         """Say one line, without secrets."""
         self._note(self._auth.hide(text))
+
+    def abort(self) -> None:
+        """As `Registries.abort`, since all registries of a command share its connections."""
+        self._wire.abort()
 
     def call(self, call: Call) -> Answer:
         """Make a request until it is answered, or one of the reasons why not is final.
@@ -72,6 +77,7 @@ class Registry:
             ProtocolError: the answer breaks the specification or leads where we do not go.
             CredentialError: credentials are configured and cannot be had.
             BudgetError: it would be more than `--max-bytes`.
+            EndedError: after `abort`.
             Whatever the pieces of the body raise.
         """
         try:
@@ -190,7 +196,7 @@ class Registry:
         if call.once or attempt >= min(self.patience.attempts, tries or self.patience.attempts):
             raise error
         self.note(f"{error}; trying again in {delay:.1f} seconds")
-        time.sleep(delay)
+        self.ending.sleep(delay)
 
     def _send(self, call: Call, url: str, shown: str | None) -> Answer:
         headers = dict(call.headers)
@@ -260,6 +266,13 @@ class Registries:
                     note=self._note,
                 )
             return found
+
+    def abort(self) -> None:
+        """End every request, read and wait of every thread, for good: each raises an `EndedError` then.
+
+        For a command that ends. Nothing can be asked afterwards.
+        """
+        self._wire.abort()
 
     def close(self) -> None:
         """Close all connections."""

@@ -8,7 +8,6 @@ upload begins anew, and says so. The registry's check of the digest at the end d
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.blobs import has_blob
@@ -105,7 +104,12 @@ class Upload:
         waited: list[bool] = []
         with (
             contextlib.closing(self._source),
-            self._memory.hold(str(self._target), self._blob.digest, waiting=lambda: self._wait(waited)),
+            self._memory.hold(
+                str(self._target),
+                self._blob.digest,
+                waiting=lambda: self._wait(waited),
+                check=self._registry.ending.check,
+            ),
         ):
             if waited and self._arrived():
                 self._see(self._blob.size)
@@ -274,7 +278,7 @@ class Upload:
             raise error
         delay = self._registry.patience.delay(self._breaks)
         self._registry.note(f"{error}; asking how much arrived in {delay:.1f} seconds")
-        time.sleep(delay)
+        self._registry.ending.sleep(delay)
 
     def _body(self, offset: int, count: int) -> Body:
         return Body(length=count, pieces=lambda: self._read(offset, count))

@@ -28,12 +28,24 @@ class UploadMemory:
         self._folder = folder
 
     @contextlib.contextmanager
-    def hold(self, repository: str, digest: Digest, *, waiting: Callable[[], object] = lambda: None) -> Iterator[None]:
+    def hold(
+        self,
+        repository: str,
+        digest: Digest,
+        *,
+        waiting: Callable[[], object] = lambda: None,
+        check: Callable[[], object] | None = None,
+    ) -> Iterator[None]:
         """Keep other processes of this machine from sending the same blob to the same place meanwhile.
 
-        `waiting` is called in another thread if somebody else has held it for a second.
+        Args:
+            repository: `host/name`.
+            digest: of the blob.
+            waiting: called in another thread if somebody else has held it for a second.
+            check: called again and again while one waits; what it raises ends that.
         """
-        with exclusive(self._path(repository, digest).with_suffix(".lock"), remove=True, waiting=waiting):
+        path = self._path(repository, digest).with_suffix(".lock")
+        with exclusive(path, remove=True, waiting=waiting, check=check):
             yield
 
     def recall(self, repository: str, digest: Digest) -> str | None:

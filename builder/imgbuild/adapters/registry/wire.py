@@ -7,40 +7,38 @@ limited. What urllib3 and http.client say never leaves this module: their texts 
 from __future__ import annotations
 
 import contextlib
-import functools
-import io
 import logging
 import ssl
 import threading
 import urllib.request
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from imgbuild import __version__
+from imgbuild.adapters.registry.connections import pool_classes
+from imgbuild.adapters.registry.ending import Ending
 from imgbuild.adapters.registry.failure import WireError, failure_of
-from imgbuild.adapters.registry.meter import Meter, Times
+from imgbuild.adapters.registry.meter import Times
 from imgbuild.adapters.registry.origin import Origin, origin_of, public
 from imgbuild.adapters.registry.proxy import parse_proxy
 from imgbuild.config import CHUNK_BYTES, KIB
 from imgbuild.errors import NetworkError, UsageError
 
 if TYPE_CHECKING:
-    import socket
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from urllib3.connectionpool import HTTPConnectionPool
+
+    from imgbuild.adapters.registry.meter import Meter
     from imgbuild.ledger import Ledger
 
 __all__ = ["Answer", "Times", "Wire", "WireError"]
 
 _POOL = 16
 """connections to one host; more than that wait for nobody, they are just not kept."""
-_BUFFER_BYTES = 16 * KIB
-"""bytes that are read at once of heads and framing; the pieces of bodies go past the buffer."""
 _MAX_DIGITS = 18
 _NETWORK = (urllib3.exceptions.HTTPError, OSError, ValueError)
 """What a broken connection may raise: ours, the system's, and http.client's for heads that make no sense."""
@@ -52,11 +50,12 @@ logging.getLogger("urllib3").setLevel(logging.CRITICAL + 1)
 class Answer:
     """An answer whose body was not read yet. Close it, or read it to its end."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, url: str, meter: Meter) -> None:
+    def __init__(self, response: urllib3.BaseHTTPResponse, url: str, meter: Meter, ending: Ending) -> None:
         self.status = response.status
         self.url = url
         self._response = response
         self._meter = meter
+        self._ending = ending
         meter.head_ended()
 
     def header(self, name: str) -> str | None:
@@ -82,13 +81,18 @@ class Answer:
         """At most `size` bytes, as soon as there are some; a `NetworkError` if it breaks, stalls or crawls."""
         self._meter.allow(size)
         try:
-            return self._response.read1(size, decode_content=False) or b""
+            data = self._response.read1(size, decode_content=False) or b""
+            if not data:
+                # A connection that was cut looks like one that came to its end.
+                self._ending.check()
+            return data  # noqa: TRY300 - one place for what breaks
         except _NETWORK as error:
             problem = failure_of(error).problem
         except BaseException:
             self.close()
             raise
         self.close()
+        self._ending.check()
         raise NetworkError(public(self.url), f"broke while it was read: {problem}")
 
     def body(self, limit: int) -> bytes:
@@ -138,6 +142,7 @@ class Wire:
         self.ledger = ledger
         self.times = times or Times()
         self.local = threading.local()
+        self.ending = Ending()
         self._authorities = dict(authorities or {})
         self._contexts: dict[Path | None, ssl.SSLContext] = {}
         self._managers: dict[str | None, urllib3.PoolManager] = {}
@@ -167,8 +172,10 @@ class Wire:
             ProtocolError: the address is none that can be used.
             UsageError: the authorities or the proxy that are configured cannot be used.
             BudgetError: it would be more than `--max-bytes`.
+            EndedError: after `abort`.
             Whatever the pieces raise.
         """
+        self.ending.check()
         origin = origin_of(url, subject=public(url))
         pool = self._pool(origin)
         sent = {"User-Agent": f"imgbuild/{__version__}", "Accept-Encoding": "identity", **headers}
@@ -176,16 +183,13 @@ class Wire:
             sent["Content-Length"] = str(len(body) if isinstance(body, bytes) else length)
         elif method in {"POST", "PUT", "PATCH"}:
             sent["Content-Length"] = "0"
-        parts = urlsplit(url)
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         # The pieces of a body may be another request's answer, which comes in between.
         before = getattr(self.local, "place", None)
         self.local.place = origin.place
         try:
             response = pool.urlopen(
                 method,
-                # A proxy that forwards plain http is given the whole address (RFC 9112, 3.2.2).
-                f"{origin}{target}" if pool.proxy is not None and pool.scheme == "http" else target,
+                _target(url, origin, pool),
                 body=body,
                 headers=sent,
                 retries=False,
@@ -199,10 +203,15 @@ class Wire:
             failure = failure_of(error)
         else:
             meter, self.local.meter = self.local.meter, None
-            return Answer(response, url, meter)
+            return Answer(response, url, meter, self.ending)
         finally:
             self.local.place = before
+        self.ending.check()
         raise WireError(failure, address=public(url))
+
+    def abort(self) -> None:
+        """Cut all connections and wake all who wait, for good; see `Ending`."""
+        self.ending.now()
 
     def close(self) -> None:
         """Close all connections."""
@@ -235,7 +244,7 @@ class Wire:
             manager = urllib3.ProxyManager(
                 found.address, num_pools=64, maxsize=_POOL, block=False, proxy_headers=found.headers
             )
-        manager.pool_classes_by_scheme = _pool_classes(self)
+        manager.pool_classes_by_scheme = pool_classes(self)
         return manager
 
     def _context(self, authority: Path | None) -> ssl.SSLContext:
@@ -252,46 +261,9 @@ class Wire:
         return found
 
 
-class _Counting:
-    """What our connections do besides urllib3's: count, and limit each wait."""
-
-    wire: Wire
-    sock: socket.socket | None
-    connect: Callable[[], None]
-
-    def send(self, data: Any) -> None:
-        """Count and send in pieces, since the system's time limit is for all that is sent at once."""
-        wire = self.wire
-        if self.sock is None:
-            self.connect()
-        view = memoryview(data)
-        for start in range(0, len(view), CHUNK_BYTES):
-            piece = view[start : start + CHUNK_BYTES]
-            wire.ledger.written(wire.local.place, piece.nbytes)
-            cast("socket.socket", self.sock).settimeout(wire.times.idle)
-            super().send(piece)  # type: ignore[misc]
-
-
-def _metered(wire: Wire, sock: socket.socket, *arguments: Any, **options: Any) -> Any:
-    """An answer of http.client that reads through a meter."""
-    response = HTTPConnection.response_class(sock, *arguments, **options)
-    place = wire.local.place
-    meter = Meter(
-        response.fp.detach(),
-        sock,
-        times=wire.times,
-        count=lambda count: wire.ledger.read(place, count),
-    )
-    response.fp = io.BufferedReader(meter, _BUFFER_BYTES)
-    wire.local.meter = meter
-    return response
-
-
-def _pool_classes(wire: Wire) -> dict[str, type[HTTPConnectionPool]]:
-    ours = {"wire": wire, "response_class": functools.partial(_metered, wire)}
-    plain = type("_Plain", (_Counting, HTTPConnection), ours)
-    secure = type("_Secure", (_Counting, HTTPSConnection), ours)
-    return {
-        "http": type("_PlainPool", (HTTPConnectionPool,), {"ConnectionCls": plain}),
-        "https": type("_SecurePool", (HTTPSConnectionPool,), {"ConnectionCls": secure}),
-    }
+def _target(url: str, origin: Origin, pool: HTTPConnectionPool) -> str:
+    """What stands in the first line of a request."""
+    parts = urlsplit(url)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # A proxy that forwards plain http is given the whole address (RFC 9112, 3.2.2).
+    return f"{origin}{path}" if pool.proxy is not None and pool.scheme == "http" else path
