@@ -7,7 +7,6 @@ the digest that it has, never under the one that it claims.
 from __future__ import annotations
 
 import gzip
-import io
 from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from imgbuild.digest import Readable
 
 SCHEMA = "imgbuild/files/v1"
-_HEAD_BYTES = 64 * MIB
+_HEAD_BYTES = 8 * MIB
 """bytes of the line that lists the files; 80 bytes each."""
 _LEVEL = 6
 
@@ -40,46 +39,60 @@ def compress(data: bytes) -> bytes:
     return gzip.compress(data, compresslevel=_LEVEL, mtime=0)
 
 
-def expand(data: bytes, *, subject: str, max_bytes: int) -> bytes:
-    """What is compressed in some bytes, bounded; an `ArchiveError` if it is more, or no gzip."""
-    stream = decompress(io.BytesIO(data), subject=subject)
-    pieces = []
-    left = max_bytes
-    while piece := stream.read(MIB):
-        left -= len(piece)
-        if left < 0:
-            raise ArchiveError(subject, "is too long", expected=f"at most {max_bytes} bytes")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def unpack(data: bytes, *, subject: str) -> Iterator[tuple[Digest, bytes]]:
-    """The files of a bundle, each with the digest of its bytes.
+class Expanded:
+    """What is compressed in a stream: a `Readable` of which nothing is kept, and that ends with an error if it is long.
 
     Raises:
-        ArchiveError: it is no bundle, is cut, or has a file whose bytes are not those that it lists.
+        ArchiveError: (here or on `read`) it is more than `max_bytes`, or breaks its format as `decompress` says.
     """
-    stream = decompress(io.BytesIO(data), subject=subject)
-    head, rest = _line(stream, subject)
+
+    def __init__(self, stream: Readable, *, subject: str, max_bytes: int) -> None:
+        self.subject = subject
+        self.count = 0
+        """bytes that were read so far, expanded."""
+        self._stream = decompress(stream, subject=subject)
+        self._max_bytes = max_bytes
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end."""
+        data = self._stream.read(size)
+        self.count += len(data)
+        if self.count > self._max_bytes:
+            raise ArchiveError(self.subject, "is too long", expected=f"at most {self._max_bytes} bytes, expanded")
+        return data
+
+
+def unpack(pieces: Expanded) -> Iterator[tuple[Digest, bytes]]:
+    """The files of a bundle, each with the digest of its bytes, one in memory at a time.
+
+    Raises:
+        ArchiveError: it is no bundle, is cut, is too long, or has a file whose bytes are not those that it lists. The
+            files before that one have been given by then, and are right.
+    """
+    subject = pieces.subject
+    head, rest = _line(pieces, subject)
     for claimed, size in _rows(head, subject):
-        while len(rest) < size and (more := stream.read(MIB)):
+        while len(rest) < size and (more := pieces.read(MIB)):
             rest += more
-        content, rest = rest[:size], rest[size:]
+        content = bytes(rest[:size])
+        del rest[:size]
         digest = Digest.of(content)
         if len(content) != size or str(digest) != claimed:
             raise ArchiveError(subject, "has a file that is not what it lists", expected=claimed, actual=digest)
         yield digest, content
+    if rest or pieces.read(1):
+        raise ArchiveError(subject, "goes on after its last file")
 
 
-def _line(stream: Readable, subject: str) -> tuple[bytes, bytes]:
-    data = b""
-    while b"\n" not in data:
+def _line(stream: Readable, subject: str) -> tuple[bytes, bytearray]:
+    """The first line without its end, and what was read of the rest."""
+    data = bytearray()
+    while (end := data.find(b"\n", max(0, len(data) - MIB))) < 0:
         more = stream.read(MIB)
         data += more
         if not more or len(data) > _HEAD_BYTES:
             raise ArchiveError(subject, "does not begin with a list of files")
-    head, _, rest = data.partition(b"\n")
-    return head, rest
+    return bytes(data[:end]), data[end + 1 :]
 
 
 def _rows(head: bytes, subject: str) -> list[tuple[str, int]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError
 from imgbuild.model.oci import Descriptor
+from imgbuild.steps.crew import Crew
 from imgbuild.steps.layers import read_layer
 
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ def _read(context: Context, missing: AbstractSet[_Pair]) -> dict[_Pair, Taken]:
     order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
     total = sum(layer.size for layer, _ in order)
     workers = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with context.progress.task("reading layers", total) as task, ThreadPoolExecutor(workers) as pool:
-        return dict(zip(order, pool.map(lambda pair: scan(context, pair[0], pair[1], task), order), strict=True))
+    with context.progress.task("reading layers", total) as task, Crew(context, workers) as crew:
+        watched = crew.watched(task)
+        return dict(zip(order, crew.map(lambda pair: scan(context, pair[0], pair[1], watched), order), strict=True))
 
 
 def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | None:
@@ -110,7 +111,7 @@ def _published(context: Context, image: Digest, missing: dict[_Pair, Digest | No
     wanted = {pair: digest for pair, digest in missing.items() if digest is not None}
     if not any(not context.places.is_local(layer) for layer, _ in wanted):
         return {}
-    from imgbuild.steps.published import fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
+    from imgbuild.steps.published_search import fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
 
     fetch_published(context, image, frozenset(wanted.values()))
     found = {pair: _cached(context, pair, digest) for pair, digest in wanted.items()}

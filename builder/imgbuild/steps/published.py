@@ -1,26 +1,26 @@
-"""Inventories that are shared through the registry: a referrer of the base, a blob a layer (design.md, section 6).
+"""Inventories that are shared through the registry: a referrer of the base, two blobs a layer (design.md, section 6).
 
-Whoever has a lock needs not read the base at all: an inventory whose digest is the one in the lock is as good as one
-that was taken here. Without a lock's digest a published inventory proves nothing, and is not used.
+Whoever has a lock needs not read the base at all (`steps.published_search`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from imgbuild import jsontext
-from imgbuild.adapters.registry.blobs import has_blob, read_blob
-from imgbuild.adapters.registry.referrers import attach, referrers
+from imgbuild.adapters.registry.blobs import has_blob
+from imgbuild.adapters.registry.referrers import attach
 from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
 from imgbuild.config import GIB, MIB
-from imgbuild.content.bundle import compress, expand, pack, unpack
+from imgbuild.content.bundle import compress, pack
 from imgbuild.content.inventory import captured
 from imgbuild.digest import Digest
-from imgbuild.errors import AvailabilityError, DocumentError, IntegrityError
 from imgbuild.model.oci import Descriptor, Family
 
 if TYPE_CHECKING:
@@ -36,13 +36,15 @@ ARTIFACT_TYPE = "application/vnd.imgbuild.inventory.v1"
 INVENTORY_TYPE = "application/vnd.imgbuild.inventory.layer.v1.jsonl+gzip"
 FILES_TYPE = "application/vnd.imgbuild.files.v1+gzip"
 _LAYER = "imgbuild.layer"
-_INVENTORY = "imgbuild.inventory"
+INVENTORY_NOTE = "imgbuild.inventory"
 _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-_MAX_COMPRESSED = 512 * MIB
-_MAX_INVENTORY = 2 * GIB
-_MAX_REFERRERS = 8
-"""published inventories of one base that are looked into."""
+MAX_COMPRESSED: Final = 64 * MIB
+"""bytes of one blob; an inventory has 80 bytes an entry, compressed."""
+MAX_INVENTORY: Final = 1 * GIB
+"""bytes of one inventory, expanded; 800 an entry."""
+_PARALLEL: Final = 4
+"""blobs at a time, unless the settings of the registry say otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,10 @@ class Published:
     referrer: Digest
     sent_bytes: int
     total_bytes: int
+
+
+class _StoppedError(Exception):
+    """Another blob failed, or the user wants to end: this one need not go on."""
 
 
 class _Bytes:
@@ -68,6 +74,8 @@ def publish(
 ) -> Published:
     """Attach the inventories of an image to it, with the small files that steps need (package records).
 
+    What is too large to be looked into by others is left out, with a note.
+
     Args:
         context: the surroundings; the small files come from its cache, and those that are not there are left out.
         repository: where the image is.
@@ -80,17 +88,14 @@ def publish(
     blobs: dict[Digest, tuple[Descriptor, bytes]] = {}
     layers: list[dict[str, Any]] = []
     for layer, taken in rows:
-        for media_type, data in (
-            (INVENTORY_TYPE, compress(taken.inventory.dump())),
-            (FILES_TYPE, pack(_small_files(context, taken.inventory))),
-        ):
+        for media_type, data in _documents(context, layer, taken):
             blob = Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
             blobs[blob.digest] = (blob, data)
-            notes = {_LAYER: str(layer.digest), _INVENTORY: str(taken.digest)}
+            notes = {_LAYER: str(layer.digest), INVENTORY_NOTE: str(taken.digest)}
             layers.append({**blob.as_dict(), "annotations": notes})
     empty = Descriptor(media_type=_EMPTY_TYPE, digest=Digest.of(_EMPTY), size=len(_EMPTY))
     blobs[empty.digest] = (empty, _EMPTY)
-    sent = _send(context, repository, list(blobs.values()))
+    sent = _send(context, repository, sorted(blobs.values(), key=lambda row: -row[0].size))
     manifest = {
         "schemaVersion": 2,
         "mediaType": Family.OCI.manifest,
@@ -103,53 +108,12 @@ def publish(
     return Published(referrer=referrer, sent_bytes=sent, total_bytes=sum(blob.size for blob, _ in blobs.values()))
 
 
-def fetch_published(context: Context, image: Digest, wanted: frozenset[Digest]) -> None:
-    """Put published inventories of these digests into the cache, as far as some repository of the base has them.
-
-    What cannot be had is passed over with a note: then the layers are read. Nothing is trusted: an inventory goes into
-    the cache under the digest that its bytes have, small files under theirs.
-    """
-    left = set(wanted)
-    for repository in context.places.repositories:
-        try:
-            for row in referrers(repository, image, artifact_type=ARTIFACT_TYPE)[:_MAX_REFERRERS]:
-                left -= _take(context, repository, row.descriptor, left)
-                if not left:
-                    return
-        except (AvailabilityError, IntegrityError, DocumentError) as error:
-            context.progress.note(f"published inventories of {image} in {repository}: {error}")
-
-
-def _take(context: Context, repository: Repository, referrer: Descriptor, wanted: set[Digest]) -> set[Digest]:
-    found: set[Digest] = set()
-    rows = _layers(repository.manifest(referrer.digest).raw, subject=f"referrer {referrer.digest} of {repository}")
-    mine = [(blob, digest) for blob, digest in rows if digest in wanted]
-    with context.progress.task("fetching inventories", sum(blob.size for blob, _ in mine)) as task:
-        for blob, digest in mine:
-            data = read_blob(repository, blob, _MAX_COMPRESSED)
-            task.advance(len(data))
-            subject = f"blob {blob.digest} of {repository}"
-            if blob.media_type == INVENTORY_TYPE:
-                raw = expand(data, subject=subject, max_bytes=_MAX_INVENTORY)
-                context.cache.put([raw], expected=digest, subject=f"inventory in {subject}")
-                found.add(digest)
-            else:
-                for _, content in unpack(data, subject=subject):
-                    context.cache.put([content])
-    return found
-
-
-def _layers(raw: bytes, *, subject: str) -> list[tuple[Descriptor, Digest]]:
-    """The blobs that we know, each with the inventory that it is or belongs to; others are passed over."""
-    value = jsontext.loads(raw, subject=subject)
-    rows = value.get("layers") if isinstance(value, dict) else None
-    found = []
-    for number, row in enumerate(rows if isinstance(rows, list) else []):
-        blob = Descriptor.parse(row, subject=f"{subject}, layers[{number}]")
-        notes = row.get("annotations")
-        digest = notes.get(_INVENTORY) if isinstance(notes, dict) else None
-        if blob.media_type in {INVENTORY_TYPE, FILES_TYPE} and isinstance(digest, str):
-            found.append((blob, Digest.parse(digest)))
+def _documents(context: Context, layer: Descriptor, taken: Taken) -> list[tuple[str, bytes]]:
+    raw = taken.inventory.dump()
+    found = [(INVENTORY_TYPE, compress(raw)), (FILES_TYPE, pack(_small_files(context, taken.inventory)))]
+    if len(raw) > MAX_INVENTORY or any(len(data) > MAX_COMPRESSED for _, data in found):
+        context.progress.note(f"the inventory of layer {layer.digest} is too large to be published")
+        return []
     return found
 
 
@@ -162,13 +126,35 @@ def _small_files(context: Context, inventory: Inventory) -> Iterator[bytes]:
 
 
 def _send(context: Context, repository: Repository, blobs: list[tuple[Descriptor, bytes]]) -> int:
+    """Send blobs that are not there, several at a time in the order given; returns their bytes."""
     memory = UploadMemory(context.cache.folder("uploads"))
-    sent = 0
-    with context.progress.task(f"pushing to {repository}", sum(blob.size for blob, _ in blobs)) as task:
-        for blob, data in blobs:
+    stop = threading.Event()
+    with (
+        context.progress.task(f"pushing to {repository}", sum(blob.size for blob, _ in blobs)) as task,
+        ThreadPoolExecutor(parallel(repository)) as pool,
+    ):
+
+        def advance(count: int) -> None:
+            if stop.is_set():
+                raise _StoppedError
+            task.advance(count)
+
+        def one(row: tuple[Descriptor, bytes]) -> int:
+            blob, data = row
             if has_blob(repository, blob):
                 task.advance(blob.size)
-                continue
-            Upload(repository, blob, _Bytes(data), memory=memory, advance=task.advance).run()
-            sent += blob.size
-    return sent
+                return 0
+            Upload(repository, blob, _Bytes(data), memory=memory, advance=advance).run()
+            return blob.size
+
+        try:
+            # An error ends the iteration, and that takes back what has not begun.
+            return sum(pool.map(one, blobs))
+        except BaseException:
+            stop.set()
+            raise
+
+
+def parallel(repository: Repository) -> int:
+    """How many blobs are asked for or sent at a time."""
+    return repository.registry.settings.parallel or _PARALLEL

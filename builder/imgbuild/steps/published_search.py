@@ -1,0 +1,206 @@
+"""The search for inventories that somebody published, among all that anybody attached to the base.
+
+Whoever has a lock needs not read the base at all: an inventory whose digest is the one in the lock is as good as one
+that was taken here. Without a lock's digest a published inventory proves nothing, and is not used.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from imgbuild import jsontext
+from imgbuild.adapters.registry.blobs import BlobStream
+from imgbuild.adapters.registry.referrers import referrers
+from imgbuild.config import GIB, MIB
+from imgbuild.content.bundle import Expanded, unpack
+from imgbuild.digest import Digest, VerifiedReader, chunks
+from imgbuild.errors import (
+    AvailabilityError,
+    BudgetError,
+    DocumentError,
+    IntegrityError,
+    LayoutError,
+    NetworkError,
+    ServerError,
+    StorageError,
+    ThrottledError,
+)
+from imgbuild.model.oci import Descriptor
+from imgbuild.steps.published import (
+    ARTIFACT_TYPE,
+    FILES_TYPE,
+    INVENTORY_NOTE,
+    INVENTORY_TYPE,
+    MAX_COMPRESSED,
+    MAX_INVENTORY,
+    parallel,
+)
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.errors import ImgbuildError
+    from imgbuild.steps.context import Context
+
+_MAX_EXPANDED: Final = {INVENTORY_TYPE: MAX_INVENTORY, FILES_TYPE: 256 * MIB}
+"""bytes of one blob, expanded."""
+_MAX_TOTAL: Final = 4 * GIB
+"""bytes of all blobs that are looked into for one base, expanded, more or less: reading the layers may cost less."""
+_MAX_REFERRERS: Final = 64
+"""published inventories of one base that are looked into, in each repository."""
+_PASSED: Final = (AvailabilityError, IntegrityError, DocumentError)
+"""What is wrong with one referrer, and says nothing of the others."""
+_FINAL: Final = (BudgetError, StorageError, NetworkError, ServerError, ThrottledError)
+"""What others would say, too, each after all tries."""
+_Key: TypeAlias = tuple[Digest, str]
+"""An inventory, and which of its two blobs."""
+
+
+def fetch_published(context: Context, image: Digest, wanted: frozenset[Digest]) -> None:
+    """Put published inventories of these digests into the cache, as far as some repository of the base has them.
+
+    What cannot be had is passed over with a note: then the layers are read. Nothing is trusted: an inventory goes into
+    the cache under the digest that is wanted and that its bytes have, small files, of such an inventory only, under
+    theirs. A referrer that breaks does not stop the others; a registry that does not answer ends the search in it.
+
+    Args:
+        context: the surroundings, with the base's places.
+        image: the manifest of the base.
+        wanted: digests of inventories, from a lock.
+
+    Raises:
+        BudgetError: more bytes than allowed. StorageError: the disk refuses.
+    """
+    search = _Search(context, wanted)
+    for repository in context.places.repositories:
+        if not search.left:
+            return
+        name = f"published inventories of {image} in {repository}"
+        try:
+            broken = search.look_into(repository, image)
+        except (BudgetError, StorageError):
+            raise
+        except _PASSED as error:
+            broken = [error]
+        if broken:
+            more = f"; {len(broken) - 1} more could not be used" if len(broken) > 1 else ""
+            context.progress.note(f"{name}: {broken[0]}{more}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A blob of a referrer, and the inventory that it is or belongs to."""
+
+    blob: Descriptor
+    inventory: Digest
+
+    @property
+    def key(self) -> _Key:
+        return self.inventory, self.blob.media_type
+
+
+class _Search:
+    """What is still wanted of the published inventories of an image, and how much may still be read for it."""
+
+    def __init__(self, context: Context, wanted: frozenset[Digest]) -> None:
+        self._context = context
+        self._bytes = _MAX_TOTAL
+        self._lock = threading.Lock()
+        self.left: set[_Key] = {(digest, kind) for digest in wanted for kind in (INVENTORY_TYPE, FILES_TYPE)}
+
+    def look_into(self, repository: Repository, image: Digest) -> list[ImgbuildError]:
+        """Take what is wanted from the referrers in a repository; returns what broke meanwhile."""
+        rows = referrers(repository, image, artifact_type=ARTIFACT_TYPE)
+        broken: list[ImgbuildError] = []
+        for row in rows[:_MAX_REFERRERS]:
+            if not self.left:
+                return []
+            try:
+                broken += self._take(repository, row.descriptor)
+            except _FINAL:
+                raise
+            except _PASSED as error:
+                broken.append(error)
+        if len(rows) > _MAX_REFERRERS and self.left:
+            self._context.progress.note(f"{len(rows)} inventories of {image}: only {_MAX_REFERRERS} were looked into")
+        return broken
+
+    def _take(self, repository: Repository, referrer: Descriptor) -> list[ImgbuildError]:
+        raw = repository.manifest(referrer.digest).raw
+        rows = _rows(raw, subject=f"referrer {referrer.digest} of {repository}")
+        inventories = [row for row in rows if row.key in self.left and row.blob.media_type == INVENTORY_TYPE]
+        broken = self._take_all(repository, inventories)
+        # Files of an inventory that nobody has shown are anything at all.
+        files = [row for row in rows if row.key in self.left and (row.inventory, INVENTORY_TYPE) not in self.left]
+        return broken + self._take_all(repository, files)
+
+    def _take_all(self, repository: Repository, rows: list[_Row]) -> list[ImgbuildError]:
+        """Take several blobs at a time; many layers have the same bundle of files, which is taken once."""
+        by_blob: dict[tuple[Digest, Digest | None], list[_Row]] = {}
+        for row in rows:
+            own = row.inventory if row.blob.media_type == INVENTORY_TYPE else None
+            by_blob.setdefault((row.blob.digest, own), []).append(row)
+        groups = list(by_blob.values())
+        total = sum(group[0].blob.size for group in groups)
+        with (
+            self._context.progress.task("fetching inventories", total) as task,
+            ThreadPoolExecutor(parallel(repository)) as pool,
+        ):
+
+            def one(group: list[_Row]) -> ImgbuildError | None:
+                found = self._try(repository, group[0])
+                task.advance(group[0].blob.size)
+                return found
+
+            results = list(pool.map(one, groups))
+        for group, error in zip(groups, results, strict=True):
+            if error is None:
+                self.left -= {row.key for row in group}
+        return [error for error in results if error is not None]
+
+    def _try(self, repository: Repository, row: _Row) -> ImgbuildError | None:
+        """Keep what a blob has; returns why that cannot be."""
+        try:
+            self._keep(repository, row)
+        except _FINAL:
+            raise
+        except _PASSED as error:
+            return error
+        return None
+
+    def _keep(self, repository: Repository, row: _Row) -> None:
+        blob, cache = row.blob, self._context.cache
+        subject = f"blob {blob.digest} of {repository}"
+        most = min(_MAX_EXPANDED[blob.media_type], self._bytes)
+        if blob.size > MAX_COMPRESSED or most <= 0:
+            problem = "is too long" if most > 0 else "was not looked into, after so much that was of no use"
+            raise LayoutError(subject, problem, expected=f"at most {MAX_COMPRESSED} bytes", actual=f"{blob.size} bytes")
+        with BlobStream(repository, blob) as stream:
+            verified = VerifiedReader(stream, blob.digest, blob.size, subject=subject)
+            expanded = Expanded(verified, subject=subject, max_bytes=most)
+            try:
+                if blob.media_type == INVENTORY_TYPE:
+                    cache.put(chunks(expanded), expected=row.inventory, subject=f"inventory in {subject}")
+                else:
+                    for _, content in unpack(expanded):
+                        cache.put([content])
+            finally:
+                with self._lock:
+                    self._bytes -= expanded.count
+
+
+def _rows(raw: bytes, *, subject: str) -> list[_Row]:
+    """The blobs that we know, the first of each kind for each inventory; others are passed over."""
+    value = jsontext.loads(raw, subject=subject)
+    rows = value.get("layers") if isinstance(value, dict) else None
+    found: dict[_Key, _Row] = {}
+    for number, row in enumerate(rows if isinstance(rows, list) else []):
+        blob = Descriptor.parse(row, subject=f"{subject}, layers[{number}]")
+        notes = row.get("annotations")
+        digest = notes.get(INVENTORY_NOTE) if isinstance(notes, dict) else None
+        if blob.media_type in {INVENTORY_TYPE, FILES_TYPE} and isinstance(digest, str):
+            one = _Row(blob=blob, inventory=Digest.parse(digest))
+            found.setdefault(one.key, one)
+    return list(found.values())
