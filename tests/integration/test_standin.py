@@ -20,6 +20,7 @@ from imgbuild.model.oci import Family
 from imgbuild.steps import sources
 from imgbuild.steps.base import open_base
 from imgbuild.steps.context import Context
+from imgbuild.steps.inventories import take_inventories
 from imgbuild.steps.view import View
 
 from tests.standin import compiled, layers, make, pins
@@ -190,7 +191,8 @@ def test_C08_system_links_lead_into_usr(view: View) -> None:
 def test_C09_every_layer_repeats_its_parents_and_only_etc_changes_its_metadata(view: View) -> None:
     seen: dict[str, tuple[int, ...]] = {}
     changed = []
-    for inventory in view.base.inventories:
+    layers = take_inventories(view._context, view.base.manifest.layers, view.base.config.diff_ids, None)
+    for inventory in (layer.inventory for layer in layers):
         here = {entry.path for entry in inventory.entries}
         for entry in inventory.entries:
             parent = entry.path.rpartition("/")[0]

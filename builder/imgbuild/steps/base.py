@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from imgbuild.content.tree import Tree
@@ -15,6 +14,8 @@ from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 from imgbuild.steps.inventories import take_inventories
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imgbuild.content.inventory import Inventory
     from imgbuild.content.packages import Parsed
     from imgbuild.digest import Digest
@@ -25,28 +26,30 @@ Machine = Literal["aarch64", "x86_64"]
 _MACHINES: dict[str, Machine] = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """A base image as far as it was read."""
 
     manifest: Manifest
     descriptor: Descriptor
     config: ImageConfig
-    inventories: tuple[Inventory, ...]
+    merged: Tree
+    """All its layers; not to be changed, as many look at it. The inventories are let go of once they are in it."""
     inventory_digests: tuple[Digest, ...]
     parsed: Parsed = field(default_factory=dict)
     """Distributions that were read, of this base or of what was put on it: most are the same."""
 
     def tree(self) -> Tree:
         """A merged view of all layers; what a caller changes in it is in no other one."""
-        return self._merged.fork()
+        return self.merged.fork()
 
-    @cached_property
-    def _merged(self) -> Tree:
-        tree = Tree()
-        for index, inventory in enumerate(self.inventories):
-            tree.apply(inventory, index)
-        return tree
+
+def merge(inventories: Iterable[Inventory]) -> Tree:
+    """The merged view of layers, the lowest first; an `ArchiveError` where one cannot be applied."""
+    tree = Tree()
+    for index, inventory in enumerate(inventories):
+        tree.apply(inventory, index)
+    return tree
 
 
 def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: tuple[Digest, ...] | None) -> Base:
@@ -72,12 +75,15 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
     found = take_inventories(context, manifest.layers, config.diff_ids, inventories, pin.manifest)
+    digests = tuple(row.digest for row in found)
+    found.reverse()
     return Base(
         manifest=manifest,
         descriptor=descriptor,
         config=config,
-        inventories=tuple(row.inventory for row in found),
-        inventory_digests=tuple(row.digest for row in found),
+        # Each is let go of when it is in the tree: together they take as much memory as that.
+        merged=merge(found.pop().inventory for _ in range(len(found))),
+        inventory_digests=digests,
     )
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import LayerScan
@@ -26,7 +25,8 @@ from imgbuild.model.identity import Finding, Report, compare, judge, not_checked
 from imgbuild.model.lockfile import Lock, parse_lock
 from imgbuild.model.paths import show
 from imgbuild.model.receipt import FOLDER
-from imgbuild.steps.base import Base
+from imgbuild.steps.base import Base, merge
+from imgbuild.steps.crew import Crew
 from imgbuild.steps.layers import read_layer
 from imgbuild.steps.scanned import failed, layer_findings
 from imgbuild.steps.verify_files import documents, files, packages
@@ -67,16 +67,14 @@ def _scan_all(image: RemoteImage, findings: list[Finding]) -> list[LayerScan] | 
 
     def scan(pair: tuple[Descriptor, Digest]) -> LayerScan | ImgbuildError:
         try:
-            return read_layer(context, *pair, task)
+            return read_layer(context, *pair, watched)
         except UNREADABLE as error:
             return error
 
     total = sum(layer.size for layer, _ in order)
-    with (
-        context.progress.task("verifying layers", total) as task,
-        ThreadPoolExecutor(os.cpu_count() or 1) as pool,
-    ):
-        found = dict(zip(order, pool.map(scan, order), strict=True))
+    with context.progress.task("verifying layers", total) as task, Crew(context, os.cpu_count() or 1) as crew:
+        watched = crew.watched(task)
+        found = dict(zip(order, crew.map(scan, order), strict=True))
     for layer, diff_id in pairs:
         findings.extend(layer_findings(layer, diff_id, found[layer, diff_id]))
     scans = [answer for pair in pairs if isinstance(answer := found[pair], LayerScan)]
@@ -139,7 +137,7 @@ def _view(image: RemoteImage, inventories: list[Inventory], count: int) -> View:
         manifest=dataclasses.replace(image.manifest, layers=layers[:count]),
         descriptor=image.descriptor,
         config=image.config,
-        inventories=tuple(inventories[:count]),
+        merged=merge(inventories[:count]),
         inventory_digests=(),
     )
     return View(image.context, base, layers[count:], tuple(inventories[count:]))

@@ -127,7 +127,7 @@ class Search:
             return None if same else f"{show(_CACHE)} is absent, so {show(b'etc/ld.so.conf')} has no effect"
         if self._stale is not None or found.provider is None or found.rule != "ld.so.conf":
             return self._stale
-        ours = self._cache.layer < len(self._view.base.inventories)
+        ours = self._cache.layer < len(self._view.base.manifest.layers)
         if ours and self._view.base_tree.resolve(found.steps[-1].candidate) is None:
             return f"{show(_CACHE)} is the base's and cannot list {show(found.provider)}"
         return None
@@ -149,7 +149,7 @@ class Search:
         before = self._view.base_tree.resolve(_CONFIGURATION)
         names = set(before[1].children) if before is not None else set()
         gone = sorted(names - set(self._view.listdir(_CONFIGURATION)))
-        if gone and cache.layer < len(self._view.base.inventories):
+        if gone and cache.layer < len(self._view.base.manifest.layers):
             return f"{show(_CACHE)} is older than the removal of {show(_CONFIGURATION + b'/' + gone[0])}"
         return None
 

@@ -42,7 +42,7 @@ class View:
         self.tree: Tree = self.base_tree.fork()
         self.added = added
         for index, inventory in enumerate(added):
-            self.tree.apply(inventory, len(base.inventories) + index)
+            self.tree.apply(inventory, len(base.manifest.layers) + index)
         self._context = context
         self._layers = (*base.manifest.layers, *layers)
 
