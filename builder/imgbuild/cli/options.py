@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 
+_F = TypeVar("_F", bound="Callable[..., Any]")
 Complete: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[str]]"
 
 
@@ -80,30 +81,27 @@ class Settings:
         )
 
 
+def _path_option(name: str, text: str, *, folder: bool) -> Callable[[_F], _F]:
+    """An option for a folder or a file, which may also come from `IMGBUILD_NAME`."""
+    return click.option(
+        f"--{name}",
+        type=click.Path(path_type=Path, file_okay=not folder, dir_okay=folder),
+        envvar=f"IMGBUILD_{name.upper()}",
+        show_envvar=True,
+        help=text,
+    )
+
+
 def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of all verbs that work on a store; the function gets them as `settings`."""
 
     @click.option("--offline", is_flag=True, help="Use only what is here; fail instead of fetching.")
-    @click.option(
-        "--store",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="IMGBUILD_STORE",
-        show_envvar=True,
-        help="OCI image layout to work on; default .imgbuild/store in the project.",
-    )
-    @click.option(
-        "--cache",
-        type=click.Path(path_type=Path, file_okay=False),
-        envvar="IMGBUILD_CACHE",
-        show_envvar=True,
-        help="Cache folder; default ~/.cache/imgbuild, or imgbuild in XDG_CACHE_HOME.",
-    )
-    @click.option(
-        "--registries",
-        type=click.Path(path_type=Path, dir_okay=False),
-        envvar="IMGBUILD_REGISTRIES",
-        show_envvar=True,
-        help="How registries are reached (mirrors, plain http); default ~/.config/imgbuild/registries.toml.",
+    @_path_option("store", "OCI image layout to work on; default .imgbuild/store in the project.", folder=True)
+    @_path_option("cache", "Cache folder; default ~/.cache/imgbuild, or imgbuild in XDG_CACHE_HOME.", folder=True)
+    @_path_option(
+        "registries",
+        "How registries are reached (mirrors, plain http); default ~/.config/imgbuild/registries.toml.",
+        folder=False,
     )
     @click.option(
         "--max-bytes",
@@ -181,11 +179,29 @@ def complete_tag(settings: Settings, _context: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_pin(settings: Settings, context: click.Context) -> Iterable[str]:
-    """What `lock IMAGE --update` may name: the base and the sources of the image."""
+    """What `lock IMAGE --update` may name: the base and the sources of the image; of all images where none is named."""
     from imgbuild.steps.pins import BASE  # noqa: PLC0415
 
-    definition = settings.open_project().load(context.params["image"]).definition
-    return [BASE, *definition.sources]
+    project = settings.open_project()
+    # click stops at the option that lacks its value, with the words before it still in `args`.
+    words = [context.params.get("image"), *context.args]
+    image = next((word for word in words if word is not None), None)
+    images = project.images() if image is None else [image]
+    return {BASE, *(name for one in images for name in project.load(one).definition.sources)}
+
+
+@_completing
+def complete_output(_settings: Settings, _context: click.Context) -> Iterable[str]:
+    """The kinds of `build --output`; what follows the colon is left to the user."""
+    from imgbuild.steps.export import OutputKind  # noqa: PLC0415
+
+    return [f"{kind}:" for kind in get_args(OutputKind)]
+
+
+@_completing
+def complete_platform(_settings: Settings, _context: click.Context) -> Iterable[str]:
+    """The platforms that bases have; any other one may be given, too."""
+    return ["linux/amd64", "linux/arm64"]
 
 
 def parse_digest(text: str, what: str) -> Digest:

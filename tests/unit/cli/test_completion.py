@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 from click.shell_completion import ShellComplete
 from imgbuild.cli import group
-from imgbuild.cli.options import complete_pin
+from imgbuild.cli.options import complete_output, complete_platform
 
 if TYPE_CHECKING:
+    from imgbuild.cli.options import Complete
+
     from tests.support.tiny import Tiny
 
 
@@ -40,8 +43,39 @@ def test_tags_of_the_store_are_offered(tiny: Tiny, monkeypatch: pytest.MonkeyPat
     assert offered("inventory", "--project", str(tiny.root), "") == []
 
 
-def test_the_pins_of_the_image_are_offered() -> None:
-    context = group.get_command(None, "lock").make_context("lock", ["tiny"], resilient_parsing=True)  # type: ignore[arg-type, union-attr]
-    parameter = context.command.params[0]
-    assert complete_pin(context, parameter, "") == ["adapter", "base", "helper", "nccl", "nccl-wheel"]
-    assert complete_pin(context, parameter, "nccl") == ["nccl", "nccl-wheel"]
+PINS = ["adapter", "base", "helper", "nccl", "nccl-wheel"]
+
+
+def test_the_pins_of_the_image_are_offered(tiny: Tiny) -> None:
+    assert offered("lock", "tiny", "--update", "") == PINS
+    assert offered("lock", "tiny", "--update", "base", "--update", "nccl") == ["nccl", "nccl-wheel"]
+    assert offered("lock", "--dry-run", "--project", str(tiny.root), "tiny", "--update", "h") == ["helper"]
+
+
+def test_before_an_image_is_named_the_pins_of_all_are_offered() -> None:
+    assert offered("lock", "--update", "") == PINS
+
+
+def test_of_an_image_that_is_not_there_or_is_broken_no_pins_are_offered(tiny: Tiny) -> None:
+    assert offered("lock", "absent", "--update", "") == []
+    (tiny.root / "locks" / "tiny.toml").write_text("broken")
+    assert offered("lock", "tiny", "--update", "") == []
+    assert offered("lock", "--update", "") == []
+
+
+def completed(complete: Complete, text: str) -> list[str]:
+    """What a completion offers for any option of any command."""
+    context = click.Context(group, resilient_parsing=True)
+    return complete(context, click.Option(["--any"]), text)
+
+
+def test_the_kinds_of_output_are_offered() -> None:
+    assert completed(complete_output, "") == ["docker-archive:", "oci-archive:", "oci:"]
+    assert completed(complete_output, "oci") == ["oci-archive:", "oci:"]
+    assert completed(complete_output, "oci:folder") == []
+
+
+def test_platforms_are_offered() -> None:
+    assert completed(complete_platform, "linux/ar") == ["linux/arm64"]
+    assert completed(complete_platform, "") == ["linux/amd64", "linux/arm64"]
+    assert completed(complete_platform, "windows") == []
