@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from imgbuild import __version__
 from imgbuild.digest import Digest
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from imgbuild.errors import ImgbuildError
     from imgbuild.ledger import Ledger
     from imgbuild.model.identity import Report
+
+
+SchemaT = TypeVar("SchemaT")
+BodyT = TypeVar("BodyT")
 
 
 class ErrorBody(Document, frozen=True, kw_only=True):
@@ -35,6 +39,14 @@ class ErrorDocument(Document, frozen=True, kw_only=True):
     schema: Literal["imgbuild/error/v1"]
     tool: dict[str, str]
     error: ErrorBody
+
+
+class ResultDocument(Document, Generic[SchemaT, BodyT], frozen=True, kw_only=True):
+    """What stands on stdout where the work was done, whether the answer is yes or no."""
+
+    schema: SchemaT
+    tool: dict[str, str]
+    result: BodyT
 
 
 class FindingBody(Document, frozen=True, kw_only=True):
@@ -136,12 +148,8 @@ class BuildBody(Document, frozen=True, kw_only=True):
     moved: list[MovedBody]
 
 
-class BuildDocument(Document, frozen=True, kw_only=True):
+class BuildDocument(ResultDocument[Literal["imgbuild/build-result/v1"], BuildBody], frozen=True, kw_only=True):
     """`imgbuild build --json`."""
-
-    schema: Literal["imgbuild/build-result/v1"]
-    tool: dict[str, str]
-    result: BuildBody
 
 
 class VerifyBody(Document, frozen=True, kw_only=True):
@@ -154,12 +162,8 @@ class VerifyBody(Document, frozen=True, kw_only=True):
     moved: list[MovedBody]
 
 
-class VerifyDocument(Document, frozen=True, kw_only=True):
+class VerifyDocument(ResultDocument[Literal["imgbuild/verify-report/v1"], VerifyBody], frozen=True, kw_only=True):
     """`imgbuild verify --json`."""
-
-    schema: Literal["imgbuild/verify-report/v1"]
-    tool: dict[str, str]
-    result: VerifyBody
 
 
 class ChangeBody(Document, frozen=True, kw_only=True):
@@ -181,12 +185,8 @@ class LockBody(Document, frozen=True, kw_only=True):
     moved: list[MovedBody]
 
 
-class LockDocument(Document, frozen=True, kw_only=True):
+class LockDocument(ResultDocument[Literal["imgbuild/lock-result/v1"], LockBody], frozen=True, kw_only=True):
     """`imgbuild lock --json`."""
-
-    schema: Literal["imgbuild/lock-result/v1"]
-    tool: dict[str, str]
-    result: LockBody
 
 
 class PlanDocument(Document, frozen=True, kw_only=True):
@@ -232,12 +232,10 @@ class InventoryBody(Document, frozen=True, kw_only=True):
     moved: list[MovedBody]
 
 
-class InventoryDocument(Document, frozen=True, kw_only=True):
+class InventoryDocument(
+    ResultDocument[Literal["imgbuild/inventory-result/v1"], InventoryBody], frozen=True, kw_only=True
+):
     """`imgbuild inventory --json`."""
-
-    schema: Literal["imgbuild/inventory-result/v1"]
-    tool: dict[str, str]
-    result: InventoryBody
 
 
 class CheckPinBody(Document, frozen=True, kw_only=True):
@@ -272,12 +270,8 @@ class CheckBody(Document, frozen=True, kw_only=True):
     moved: list[MovedBody]
 
 
-class CheckDocument(Document, frozen=True, kw_only=True):
+class CheckDocument(ResultDocument[Literal["imgbuild/check-result/v1"], CheckBody], frozen=True, kw_only=True):
     """`imgbuild check --json`."""
-
-    schema: Literal["imgbuild/check-result/v1"]
-    tool: dict[str, str]
-    result: CheckBody
 
 
 TOOL = {"name": "imgbuild", "version": __version__}
