@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self
 
 from imgbuild.adapters.registry.origin import public
 from imgbuild.adapters.registry.repository import refuse_encoding
+from imgbuild.adapters.registry.secrecy import hiding
 from imgbuild.adapters.registry.session import Call
-from imgbuild.config import CHUNK_BYTES, MIB
+from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS, MIB
 from imgbuild.digest import VerifiedReader, chunks
 from imgbuild.errors import (
     DigestMismatchError,
@@ -20,6 +21,7 @@ from imgbuild.errors import (
     RegistryError,
     UnauthorizedError,
 )
+from imgbuild.model.oci import ImageConfig
 
 if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
@@ -31,6 +33,7 @@ _PROGRESS_BYTES = 4 * MIB
 """bytes that have to come before breaks are forgiven: a connection that gives a byte at a time ends some day."""
 
 
+@hiding
 def blob_size(repository: Repository, blob: Descriptor) -> int | None:
     """The size in bytes of a blob that a repository says it has; -1 if it has it and does not say; None if it has not.
 
@@ -64,6 +67,7 @@ def _stated_size(answer: Answer) -> int | None:
     return -1 if answer.length is None else answer.length
 
 
+@hiding
 def has_blob(repository: Repository, blob: Descriptor) -> bool:
     """Whether a repository says it has a blob, with its size; a `DigestMismatchError` where the size is another one."""
     found = blob_size(repository, blob)
@@ -78,6 +82,7 @@ def has_blob(repository: Repository, blob: Descriptor) -> bool:
     return found is not None
 
 
+@hiding
 def mount(target: Repository, blob: Descriptor, source: str) -> str | None:
     """Have a blob of another repository of the same registry linked into this one (distribution-spec, Mounting).
 
@@ -109,6 +114,7 @@ def mount(target: Repository, blob: Descriptor, source: str) -> str | None:
         raise
 
 
+@hiding
 def read_blob(repository: Repository, blob: Descriptor, limit: int) -> bytes:
     """A whole small blob, checked.
 
@@ -120,7 +126,10 @@ def read_blob(repository: Repository, blob: Descriptor, limit: int) -> bytes:
     if blob.size > limit:
         raise LayoutError(subject, "is too long", expected=f"at most {limit} bytes", actual=f"{blob.size} bytes")
     with BlobStream(repository, blob) as stream:
-        return b"".join(chunks(VerifiedReader(stream, blob.digest, blob.size, subject=subject)))
+        raw = b"".join(chunks(VerifiedReader(stream, blob.digest, blob.size, subject=subject)))
+    if blob.size <= DEFAULT_LIMITS.config_bytes:
+        repository.registry.secrets.screen(lambda: ImageConfig.parse(raw, subject=subject))
+    return raw
 
 
 class BlobStream:
@@ -133,7 +142,7 @@ class BlobStream:
 
     def __init__(self, repository: Repository, blob: Descriptor, *, offset: int = 0) -> None:
         self._repository = repository
-        self._registry = repository.registry
+        self.registry = repository.registry
         self._blob = blob
         self._offset = offset
         self._subject = f"blob {blob.digest} of {repository}"
@@ -142,11 +151,13 @@ class BlobStream:
         self._mark = offset
         self._ranges = True
 
+    @hiding
     def start(self) -> None:
         """Ask for the first byte now, so that what is missing is known before anything is read; raises as `read`."""
         while self._answer is None and self._offset < self._blob.size:
             self._answer = self._open()
 
+    @hiding
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes, as soon as there are some; empty only at the end.
 
@@ -199,11 +210,11 @@ class BlobStream:
         self._mark = self._offset
         self._breaks += 1
         actual = f"{self._offset} of {self._blob.size} bytes"
-        if self._breaks >= self._registry.patience.attempts:
+        if self._breaks >= self.registry.patience.attempts:
             raise NetworkError(self._subject, f"{problem}, after {self._breaks} breaks", actual=actual, where=where)
-        delay = self._registry.patience.delay(self._breaks)
-        self._registry.note(f"{self._subject}: {problem}; going on after {actual} in {delay:.1f} seconds")
-        self._registry.ending.sleep(delay)
+        delay = self.registry.patience.delay(self._breaks)
+        self.registry.note(f"{self._subject}: {problem}; going on after {actual} in {delay:.1f} seconds")
+        self.registry.ending.sleep(delay)
 
     def _open(self) -> Answer | None:
         """An answer that stands at our offset; None if that one did not get there, and another one may."""
@@ -219,7 +230,7 @@ class BlobStream:
             follow=True,
         )
         # What the call raises is final: it has tried as often as is worth it.
-        answer = self._registry.call(call)
+        answer = self.registry.call(call)
         try:
             if self._stands(answer):
                 return answer
@@ -237,7 +248,7 @@ class BlobStream:
         if answer.status != 200:  # noqa: PLR2004
             # The body of a 416 is not looked at: some announce the length of the blob and send less.
             self._ranges = False
-            self._registry.note(f"{self._subject}: not the part that was asked for; reading from the start")
+            self.registry.note(f"{self._subject}: not the part that was asked for; reading from the start")
             return False
         if answer.length not in {None, self._blob.size}:
             raise DigestMismatchError(

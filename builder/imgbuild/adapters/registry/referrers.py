@@ -17,6 +17,7 @@ from urllib.parse import urlencode
 from imgbuild import jsontext
 from imgbuild.adapters.registry.origin import next_address
 from imgbuild.adapters.registry.repository import refuse_encoding
+from imgbuild.adapters.registry.secrecy import hiding
 from imgbuild.adapters.registry.session import Call
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
@@ -43,6 +44,7 @@ def fallback_tag(subject: Digest) -> str:
     return f"{subject.algorithm}-{subject.encoded}"[:128]
 
 
+@hiding
 def referrers(repository: Repository, subject: Digest, *, artifact_type: str | None = None) -> tuple[Entry, ...]:
     """What a registry lists as being about a digest; from its API, and if it has none, from the fallback tag.
 
@@ -60,6 +62,7 @@ def referrers(repository: Repository, subject: Digest, *, artifact_type: str | N
     return tuple(row for row in unique.values() if artifact_type in {None, row.artifact_type})
 
 
+@hiding
 def attach(repository: Repository, raw: bytes, media_type: str, subject: Descriptor) -> Digest:
     """Write a manifest that has `subject`, so that it is found from there; its blobs must be in the repository already.
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imgbuild import jsontext
+from imgbuild.adapters.registry.secrecy import hiding
 from imgbuild.adapters.registry.session import Body, Call
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
@@ -18,7 +19,8 @@ from imgbuild.errors import (
     ProtocolError,
     TagTakenError,
 )
-from imgbuild.model.oci import INDEX_TYPES, Descriptor, Family
+from imgbuild.model.oci import INDEX_TYPES, Descriptor, Family, Manifest
+from imgbuild.model.ociindex import Index
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ class Repository:
         """The scope of a token for `pull` or `pull,push`."""
         return f"repository:{self.name}:{actions}"
 
+    @hiding
     def manifest(self, reference: str | Digest) -> RemoteManifest:
         """Fetch a manifest by tag or digest.
 
@@ -88,8 +91,11 @@ class Repository:
             raise LayoutError(subject, "is too long", expected=f"at most {DEFAULT_LIMITS.manifest_bytes} bytes")
         refuse_encoding(answer, subject)
         media_type, stated = answer.header("Content-Type"), digest_header(answer, subject)
-        return _checked(raw, media_type, (reference, stated), subject=subject)
+        found = _checked(raw, media_type, (reference, stated), subject=subject)
+        self.registry.secrets.screen(lambda: _parsed(found, subject))
+        return found
 
+    @hiding
     def manifest_digest(self, reference: str | Digest) -> Digest | None:
         """The digest of a manifest; None if there is none. The whole is asked for where its head says nothing."""
         subject = self._subject(reference)
@@ -115,6 +121,7 @@ class Repository:
         except MissingError:
             return None
 
+    @hiding
     def put_manifest(self, raw: bytes, media_type: str, *, tag: str | None = None) -> Answer:
         """Write a manifest under its digest or a tag. What was stored is not looked at: read it back.
 
@@ -189,6 +196,11 @@ def _checked(
         raw=raw,
         descriptor=Descriptor(media_type=_media_type(raw, media_type, subject=subject), digest=digest, size=len(raw)),
     )
+
+
+def _parsed(found: RemoteManifest, subject: str) -> Index | Manifest:
+    kind = Index if found.is_index else Manifest
+    return kind.parse(found.raw, media_type=found.descriptor.media_type, subject=subject)
 
 
 def _media_type(raw: bytes, header: str | None, *, subject: str) -> str:

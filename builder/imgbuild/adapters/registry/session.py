@@ -16,6 +16,7 @@ from imgbuild.errors import AvailabilityError, NetworkError, OfflineMissError, P
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from imgbuild.adapters.registry.credentials import CredentialStore
     from imgbuild.adapters.registry.refusal import Refusal
@@ -31,7 +32,6 @@ _MAX_REDIRECTS = 5
 _MAX_REFUSED = 2
 """times that one request may be refused with 401 and made again: nothing was shown, or a token that had expired."""
 _THROTTLED = 429
-_SHOWN = ("subject", "problem", "expected", "actual", "where", "hint")
 
 
 class Registry:
@@ -58,11 +58,16 @@ class Registry:
         """Where to wait and to look whether all talk has ended."""
         self._brake = Brake(self.ending.sleep)
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
+        self.secrets = self._auth.secrets
         self._answered = False
 
     def note(self, text: str) -> None:
         """Say one line, without secrets."""
-        self._note(self._auth.hide(text))
+        self._note(self.secrets.hide(text))
+
+    def hiding(self) -> AbstractContextManager[None]:
+        """A block that no error of ours leaves with a secret in it, whoever repeated it (see `secrecy`)."""
+        return self.secrets.hiding()
 
     def abort(self) -> None:
         """As `Registries.abort`, since all registries of a command share its connections."""
@@ -80,15 +85,8 @@ class Registry:
             EndedError: after `abort`.
             Whatever the pieces of the body raise.
         """
-        try:
+        with self.hiding():
             return self._call(call)
-        except AvailabilityError as error:
-            for name in _SHOWN:
-                value = getattr(error, name)
-                if value is not None:
-                    setattr(error, name, self._auth.hide(value))
-            error.args = (error.subject, error.problem)
-            raise
 
     def whole(self, call: Call, limit: int) -> tuple[Answer, bytes]:
         """Make a request and read its body, or the first `limit` + 1 bytes; what breaks on the way is asked for again.
@@ -120,7 +118,7 @@ class Registry:
             subject: what was asked for, as the reader of an error knows it.
             repository: whose credentials were shown.
         """
-        refusal = read_refusal(answer, hide=self._auth.hide)
+        refusal = read_refusal(answer, hide=self.secrets.hide)
         if origin_of(answer.url, subject=subject) == self.origin:
             who = self._auth.who(repository)
         else:

@@ -18,6 +18,7 @@ from imgbuild.adapters.registry.credentials import basic_header
 from imgbuild.adapters.registry.origin import check_reach, origin_of, public
 from imgbuild.adapters.registry.patience import retry_after
 from imgbuild.adapters.registry.refusal import RETRIED, error_of, read_refusal
+from imgbuild.adapters.registry.secrecy import Secrets, pair_of
 from imgbuild.config import MIB
 from imgbuild.errors import CredentialError, DocumentError, NetworkError, ProtocolError, UnauthorizedError
 
@@ -35,10 +36,8 @@ _LIFETIME = 60.0
 _MARGIN = 10.0
 """seconds before its end that a token is not used any more; a tenth of its life if that is less."""
 _MAX_LIFETIME = 24 * 3600.0
-_SHORTEST = 4
-"""characters of the shortest secret that is looked for in what registries say; a shorter one is in every text."""
-
 _TOKEN_NAME = 20
+"""characters of a user name that may be a token, as some registries have it; a name of people is shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,8 @@ class BusyError(Exception):
     """A token service that may answer a moment later: within this package, its error with what it asks for."""
 
     def __init__(self, error: AvailabilityError, *, status: int, asked: float | None) -> None:
-        super().__init__(str(error))
+        # Not its text, from which nothing was taken out yet.
+        super().__init__()
         self.error = error
         self.status = status
         self.asked = asked
@@ -69,7 +69,7 @@ class Authorizer:
         self._challenge: Challenge | None = None
         self._tokens: dict[tuple[str, ...], _Token] = {}
         self._fetching: dict[tuple[str, ...], threading.Lock] = {}
-        self._secrets: set[str] = set()
+        self.secrets = Secrets()
 
     def header(self, repository: str, scopes: tuple[str, ...]) -> str | None:
         """What to show with a request of these scopes; None before the registry has asked for anything.
@@ -92,7 +92,7 @@ class Authorizer:
             token = self._tokens.get(scopes)
             if token is None or token.until <= time.monotonic():
                 token = self._fetch(challenge, repository, scopes)
-                self._secrets.add(token.header.partition(" ")[2])
+                self.secrets.add(token.header.partition(" ")[2])
                 self._tokens[scopes] = token
         return token.header
 
@@ -124,19 +124,11 @@ class Authorizer:
         found = self._credentials(repository)
         return "anonymously" if found is None else f"with the credentials in {found.origin}"
 
-    def hide(self, text: str) -> str:
-        """A text of others without the secrets that they were shown, for there are registries that repeat them."""
-        for secret in sorted(self._secrets.copy(), key=len, reverse=True):
-            text = text.replace(secret, "***")
-        return text
-
     def _credentials(self, repository: str) -> Credentials | None:
         found = self._store.find(self._host, repository)
         if found is not None:
             secret, name = found.secret.reveal(), found.username or ""
-            self._secrets |= {secret} if len(secret) >= _SHORTEST else set()
-            # Some registries take a token for a user name; a name of people is shorter.
-            self._secrets |= {name} if len(name) >= _TOKEN_NAME else set()
+            self.secrets.add(secret, pair_of(name, secret), name if len(name) >= _TOKEN_NAME else "")
         return found
 
     def _basic(self, repository: str) -> str | None:
@@ -150,12 +142,7 @@ class Authorizer:
                 where=found.origin,
                 hint=f"log in again with a password: `docker login {self._host}`",
             )
-        return self._pair(found)
-
-    def _pair(self, credentials: Credentials) -> str:
-        header = basic_header(credentials)
-        self._secrets.add(header.partition(" ")[2])
-        return header
+        return basic_header(found)
 
     def _fetch(self, challenge: Challenge, repository: str, scopes: tuple[str, ...]) -> _Token:
         credentials = self._credentials(repository)
@@ -167,7 +154,7 @@ class Authorizer:
         with self._ask(realm, challenge.get("service"), scopes, credentials) as answer:
             if answer.status == 200:  # noqa: PLR2004 - HTTP
                 return _token(_body(answer), subject=f"token of {public(realm)}", began=began)
-            refusal = read_refusal(answer, hide=self.hide)
+            refusal = read_refusal(answer, hide=self.secrets.hide)
         error = self._refusal(refusal, realm, repository, scopes)
         if refusal.status in RETRIED or refusal.status == 429:  # noqa: PLR2004
             raise BusyError(error, status=refusal.status, asked=retry_after(answer.header("Retry-After")))
@@ -200,7 +187,7 @@ class Authorizer:
             return self._wire.send("POST", realm, headers=headers, body=urlencode(fields).encode())
         query = urlencode([*named, *(("scope", scope) for scope in scopes)])
         url = f"{realm}{'&' if '?' in realm else '?'}{query}" if query else realm
-        shown = {} if credentials is None else {"Authorization": self._pair(credentials)}
+        shown = {} if credentials is None else {"Authorization": basic_header(credentials)}
         return self._wire.send("GET", url, headers=shown)
 
     def _check_realm(self, realm: str) -> None:

@@ -103,6 +103,7 @@ class Upload:
         """
         waited: list[bool] = []
         with (
+            self._registry.hiding(),
             contextlib.closing(self._source),
             self._memory.hold(
                 str(self._target),

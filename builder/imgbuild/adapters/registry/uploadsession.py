@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.origin import next_address
+from imgbuild.adapters.registry.secrecy import hiding
 from imgbuild.adapters.registry.session import Call
 from imgbuild.errors import MissingError, RegistryError
 
@@ -128,6 +129,7 @@ class UploadSession:
         )
 
 
+@hiding
 def ask_to_push(target: Repository) -> None:
     """Begin an upload and take it back, which says whether the registry is there and lets us push.
 
