@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.adapters.blobs import BlobFolder, bounded, open_regular, unreadable
+from imgbuild.adapters.documents import read_config, read_manifest
 from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, storage_errors, sweep, write_file
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import DocumentError, LayoutError, MissingError
-from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor, ImageConfig, Manifest
+from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from imgbuild.digest import Digest
     from imgbuild.ledger import Ledger
+    from imgbuild.model.oci import ImageConfig, Manifest
 
 _VERSION = {"imageLayoutVersion": "1.0.0"}
 _STAGING = ".imgbuild-staging"
@@ -102,25 +104,12 @@ class Store(BlobFolder):
             write_file(self.root / "index.json", jsontext.compact({**index, "manifests": entries}))
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
-        """Read and check a manifest."""
-        subject = f"manifest {descriptor.digest}"
-        if descriptor.media_type in INDEX_TYPES:
-            raise LayoutError(
-                subject,
-                "is an index",
-                expected="an image manifest of one platform",
-                hint="give the digest of one of the manifests that the index lists",
-            )
-        raw = self.read(
-            descriptor.digest, subject=subject, max_bytes=DEFAULT_LIMITS.manifest_bytes, size=descriptor.size
-        )
-        return Manifest.parse(raw, media_type=descriptor.media_type, subject=subject)
+        """Read and check an image manifest."""
+        return read_manifest(descriptor, self._document)
 
     def config(self, descriptor: Descriptor) -> ImageConfig:
         """Read and check an image config."""
-        subject = f"config {descriptor.digest}"
-        raw = self.read(descriptor.digest, subject=subject, max_bytes=DEFAULT_LIMITS.config_bytes, size=descriptor.size)
-        return ImageConfig.parse(raw, subject=subject)
+        return read_config(descriptor, self._document)
 
     def descriptor_of(self, digest: Digest) -> Descriptor:
         """The descriptor of a manifest known by digest alone; its media type is what it says of itself.
@@ -152,6 +141,9 @@ class Store(BlobFolder):
                 subject, "does not state its media type", hint="name it by its tag: index.json states the media type"
             )
         return Descriptor(media_type=media_type, digest=digest, size=len(raw))
+
+    def _document(self, descriptor: Descriptor, subject: str, limit: int) -> bytes:
+        return self.read(descriptor.digest, subject=subject, max_bytes=limit, size=descriptor.size)
 
     @property
     def _lock(self) -> Path:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, TypeVar
 
-from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.adapters.documents import read_config, read_manifest
 from imgbuild.errors import (
     AvailabilityError,
     BudgetError,
@@ -24,7 +24,6 @@ from imgbuild.errors import (
     ServerError,
     ThrottledError,
 )
-from imgbuild.model.oci import INDEX_TYPES, ImageConfig, Manifest
 from imgbuild.model.reference import Reference
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.session import Registries
     from imgbuild.adapters.store import Store
     from imgbuild.digest import Readable
-    from imgbuild.model.oci import Descriptor
+    from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 
 _T = TypeVar("_T")
 _PASSED = (AvailabilityError, IntegrityError)
@@ -100,21 +99,11 @@ class Places:
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """Read and check an image manifest."""
-        subject = f"manifest {descriptor.digest}"
-        if descriptor.media_type in INDEX_TYPES:
-            raise LayoutError(
-                subject,
-                "is an index",
-                expected="an image manifest of one platform",
-                hint="give the digest of one of the manifests that the index lists",
-            )
-        raw = self._document(descriptor, subject, DEFAULT_LIMITS.manifest_bytes)
-        return Manifest.parse(raw, media_type=descriptor.media_type, subject=subject)
+        return read_manifest(descriptor, self._document)
 
     def config(self, descriptor: Descriptor) -> ImageConfig:
         """Read and check an image config."""
-        subject = f"config {descriptor.digest}"
-        return ImageConfig.parse(self._document(descriptor, subject, DEFAULT_LIMITS.config_bytes), subject=subject)
+        return read_config(descriptor, self._document)
 
     @contextlib.contextmanager
     def open(self, blob: Descriptor, *, subject: str, offset: int = 0) -> Iterator[Readable]:
