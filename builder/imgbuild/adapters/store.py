@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.adapters.blobs import BlobFolder, bounded, open_regular, unreadable
-from imgbuild.adapters.documents import read_config, read_manifest
 from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, storage_errors, sweep, write_file
+from imgbuild.adapters.manifests import read_config, read_manifest
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.errors import DocumentError, LayoutError, MissingError
 from imgbuild.model.oci import INDEX_TYPES, REF_NAME, Descriptor

@@ -10,7 +10,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, TypeVar
 
-from imgbuild.adapters.documents import read_config, read_manifest
+from imgbuild.adapters.manifests import read_config, read_manifest
 from imgbuild.errors import (
     AvailabilityError,
     BudgetError,

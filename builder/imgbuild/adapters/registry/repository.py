@@ -76,17 +76,7 @@ class Repository:
             RegistryError: as `Registry.call`.
         """
         subject = self._subject(reference)
-        call = Call(
-            method="GET",
-            url=self.path(f"manifests/{reference}"),
-            subject=subject,
-            repository=self.name,
-            scopes=(self.scope(),),
-            accept={200},
-            headers={"Accept": _ACCEPT},
-            follow=True,
-        )
-        answer, raw = self.registry.whole(call, DEFAULT_LIMITS.manifest_bytes)
+        answer, raw = self.registry.whole(self._look("GET", reference, {200}), DEFAULT_LIMITS.manifest_bytes)
         if len(raw) > DEFAULT_LIMITS.manifest_bytes:
             raise LayoutError(subject, "is too long", expected=f"at most {DEFAULT_LIMITS.manifest_bytes} bytes")
         refuse_encoding(answer, subject)
@@ -99,17 +89,7 @@ class Repository:
     def manifest_digest(self, reference: str | Digest) -> Digest | None:
         """The digest of a manifest; None if there is none. The whole is asked for where its head says nothing."""
         subject = self._subject(reference)
-        call = Call(
-            method="HEAD",
-            url=self.path(f"manifests/{reference}"),
-            subject=subject,
-            repository=self.name,
-            scopes=(self.scope(),),
-            accept={200, 404, 405, 501},
-            headers={"Accept": _ACCEPT},
-            follow=True,
-        )
-        with self.registry.call(call) as answer:
+        with self.registry.call(self._look("HEAD", reference, {200, 404, 405, 501})) as answer:
             answer.discard()
             if answer.status == 404:  # noqa: PLR2004 - HTTP
                 return None
@@ -171,6 +151,18 @@ class Repository:
                     call.subject, f"may not be moved: {error.actual}", expected=digest, actual=there, where=error.where
                 )
         raise error
+
+    def _look(self, method: str, reference: str | Digest, accept: set[int]) -> Call:
+        return Call(
+            method=method,
+            url=self.path(f"manifests/{reference}"),
+            subject=self._subject(reference),
+            repository=self.name,
+            scopes=(self.scope(),),
+            accept=accept,
+            headers={"Accept": _ACCEPT},
+            follow=True,
+        )
 
     def _subject(self, reference: str | Digest) -> str:
         return f"manifest {self}{'@' if isinstance(reference, Digest) else ':'}{reference}"
