@@ -329,3 +329,24 @@ def test_a_layer_that_is_damaged_at_its_source_is_not_pushed_on(
     assert layer in found["message"]
     assert other.fault is not None
     assert other.fault.repository("llm/tiny").tags == {}
+
+
+def test_completing_a_lock_leaves_nothing_staged_and_a_build_goes_on_there(remote: Remote) -> None:
+    code, found = remote.run("lock", "tiny", "--complete", "--dry-run")
+    assert code == 0, found
+    assert not list(remote.tiny.store_path.glob(".imgbuild-staging/blobs/*/*"))
+    assert remote.run("build", "tiny")[0] == 0
+
+
+def test_a_lock_that_is_made_again_does_not_write_layers_that_are_there(remote: Remote) -> None:
+    assert remote.run("build", "tiny")[0] == 0
+    path = remote.tiny.root / "layers/tiny-app/patches/2.patch"
+    path.write_bytes(path.read_bytes().replace(b"+KEYS = ('a', 'b')", b"+KEYS = ('a', 'c')"))
+    code, found = remote.run("lock", "tiny")
+    assert code == 0, found
+    changed = {row["path"] for row in found["changes"] if row["path"].startswith("result.layers")}
+    assert any("tiny-app" in name or "[2]" in name for name in changed)
+    written = next(row["written"] for row in found["moved"] if row["place"] == "store")
+    sizes = [layer["size"] for layer in locked(remote.tiny)["result"]["layers"]]
+    assert written < sum(sizes) - max(sizes[0], sizes[1], sizes[3])
+    assert remote.run("build", "tiny")[0] == 0

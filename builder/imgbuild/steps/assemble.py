@@ -52,7 +52,9 @@ class Assembled:
     manifest: Descriptor
 
 
-def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = False) -> Assembled:
+def assemble(
+    context: Context, image: ImageInput, lock: Lock, *, derive: bool = False, before: Result | None = None
+) -> Assembled:
     """Make the image that a lock pins.
 
     Args:
@@ -60,6 +62,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
         image: definition, layer definitions and their files.
         lock: the pins; its facts, where there are some, must agree with the bytes.
         derive: find out the states of files instead of comparing them with `pins.files`; for `imgbuild lock` only.
+        before: a result that was locked before: layers that come out as in it, and are in the store, are not made anew.
 
     Raises:
         StepError, PatchError: a step refuses what it finds.
@@ -106,7 +109,7 @@ def assemble(context: Context, image: ImageInput, lock: Lock, *, derive: bool = 
             where=where,
             hint=f"run `imgbuild lock {lock.image} --complete` and review the difference",
         )
-    stated = lock.result
+    stated = lock.result or before
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.store import StagedStore
+    from imgbuild.model.lockfile import Result
     from imgbuild.steps.context import Context
 
 
@@ -77,7 +78,7 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
             files=[],
         ),
     )
-    lock = _assembled(context, image, draft)
+    lock = _assembled(context, image, draft, None if old is None else old.result, derive=True)
     return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
@@ -85,7 +86,7 @@ def complete_lock(context: Context, image: ImageInput, old: Lock) -> LockOutcome
     """Derive the facts and the result of a lock from its pins, which stay as they are."""
     check_fresh(image, old)
     bare = msgspec.structs.replace(old, facts=None, result=None)
-    lock = assemble(context, image, bare).lock
+    lock = _assembled(context, image, bare, old.result, derive=False)
     return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
@@ -148,10 +149,10 @@ def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
     )
 
 
-def _assembled(context: Context, image: ImageInput, draft: Lock) -> Lock:
+def _assembled(context: Context, image: ImageInput, draft: Lock, before: Result | None, *, derive: bool) -> Lock:
     store: StagedStore = context.store  # type: ignore[assignment] # the CLI opens a staged store for writing verbs
     with store.session():
-        return assemble(context, image, draft, derive=True).lock
+        return assemble(context, image, draft, derive=derive, before=before).lock
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

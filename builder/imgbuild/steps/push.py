@@ -20,6 +20,7 @@ from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, MissingBlobsError, MissingError, ProtocolError, RegistryError
 from imgbuild.model.identity import Finding, Report, compare
+from imgbuild.steps.crew import Crew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
     from imgbuild.steps.places import Places
 
+_ASKED = 16
+"""questions at a time, which are small."""
 _PARALLEL = 4
 """blobs at a time, unless the settings of the registry say otherwise."""
 _ATTEMPTS = 3
@@ -114,16 +117,24 @@ class _Blobs:
         with self._context.progress.task(f"pushing to {self._target}", total) as task:
             # The first answer says what is likely for the rest: a new repository is asked to mount, not what it has.
             self._fresh = not has_blob(self._target, self._blobs[0])
-            with ThreadPoolExecutor(self._target.registry.settings.parallel or _PARALLEL) as pool:
-                futures = [pool.submit(self._one, blob, task) for blob in self._blobs]
-                try:
-                    for future in as_completed(futures):
-                        future.result()
-                except BaseException:
-                    # What is on its way would go on for as long as it takes, and the reason is shown only after that.
-                    self._stop.set()
-                    pool.shutdown(cancel_futures=True)
-                    raise
+            with Crew(self._context, _ASKED) as crew:
+                sessions = dict(
+                    zip(self._blobs, crew.map(lambda blob: self._settle(blob, task), self._blobs), strict=True)
+                )
+            missing = [(blob, session) for blob, session in sessions.items() if session is not None]
+            if missing:
+                self._send(missing, task)
+
+    def _send(self, missing: list[tuple[Descriptor, str]], task: Task) -> None:
+        with Crew(self._context, self._target.registry.settings.parallel or _PARALLEL) as crew:
+            futures = [crew.submit(self._upload, blob, session, task) for blob, session in missing]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                # What is on its way would go on for as long as it takes, and the reason is shown only after that.
+                self._stop.set()
+                raise
 
     @property
     def done(self) -> Pushed:
@@ -131,27 +142,33 @@ class _Blobs:
         counts = Counter(self._done.values())
         return Pushed(present=counts["present"], mounted=counts["mounted"], sent=counts["sent"], sent_bytes=self._sent)
 
-    def _one(self, blob: Descriptor, task: Task) -> None:
+    def _settle(self, blob: Descriptor, task: Task) -> str | None:
+        """Have a blob there without sending it; else the session that was opened for it, or an empty text."""
         siblings = self._siblings if blob.digest in self._mountable else ()
-        session = None
         if not (self._fresh and siblings) and has_blob(self._target, blob):
-            return self._count(blob, task, "present")
+            self._count(blob, task, "present")
+            return None
+        session: str | None = ""
         for name in siblings:
             session = mount(self._target, blob, name)
             if session is None:
-                return self._count(blob, task, "mounted")
+                self._count(blob, task, "mounted")
+                return None
         if self._fresh and siblings and has_blob(self._target, blob):
-            return self._count(blob, task, "present")
+            self._count(blob, task, "present")
+            return None
+        return session
+
+    def _upload(self, blob: Descriptor, session: str, task: Task) -> None:
         source = _Stored(self._context.places, blob)
         upload = Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task))
         try:
-            upload.run(session)
+            upload.run(session or None)
         finally:
             with self._lock:
                 self._sent += upload.sent
         with self._lock:
             self._done[blob.digest] = "sent"
-        return None
 
     def _advance(self, task: Task) -> Callable[[int], None]:
         def advance(count: int) -> None:
@@ -238,7 +255,7 @@ def read_back(target: Repository, manifest: Manifest) -> list[Finding]:
     """What a repository has of an image that was pushed there, as findings; a `MissingError` if it has no manifest."""
     found = target.manifest(manifest.digest)
     blobs = (*manifest.layers, manifest.config)
-    with ThreadPoolExecutor(target.registry.settings.parallel or _PARALLEL) as pool:
+    with ThreadPoolExecutor(_ASKED) as pool:
         there = list(pool.map(lambda blob: has_blob(target, blob), blobs))
     if there[-1]:
         read_blob(target, manifest.config, DEFAULT_LIMITS.config_bytes)
