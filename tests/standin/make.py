@@ -100,7 +100,8 @@ def _present(store: Store, digest: Digest) -> Descriptor | None:
 
 def _context(options: argparse.Namespace, store: Store) -> Context:
     from imgbuild.adapters.cache import Cache, default_folder
-    from imgbuild.cli.render import Bars, Output
+    from imgbuild.cli.bars import Bars
+    from imgbuild.cli.render import Output
     from imgbuild.steps.context import Context
 
     output = Output(as_json=False, quiet=options.quiet, verbose=False, colour=False)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
 
 import click
 
-from imgbuild.cli.render import Bars, Output
+from imgbuild.cli.bars import Bars
+from imgbuild.cli.render import Output
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

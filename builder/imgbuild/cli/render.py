@@ -1,11 +1,10 @@
-"""How things look: progress on stderr, text on stdout, errors for people or as a document."""
+"""How things look: text on stdout, errors for people or as a document."""
 
 from __future__ import annotations
 
 import sys
-import threading
 import traceback
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,24 +13,17 @@ from imgbuild.model.decode import builtins
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from imgbuild.errors import ImgbuildError
     from imgbuild.ledger import Ledger
     from imgbuild.model.identity import Finding, Report
-    from imgbuild.progress import Task
 
 _COLOURS = {"match": "green", "differs": "red", "not-checked": "yellow"}
-_DELAY = 0.5
-"""seconds before a bar appears; what is faster shows nothing."""
-_WIDE = 80
-"""columns of a terminal from which on a bar says speed and time, too."""
 
 
 class Output:
     """Where a command prints. `as_json` silences all text on stdout but the document.
 
-    `colour` is for stdout; `plain` forbids colours everywhere, also in bars.
+    `colour` is for stdout; `plain` forbids colours everywhere, also in bars (cli.bars).
     """
 
     def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, colour: bool, plain: bool = False) -> None:
@@ -67,67 +59,6 @@ class Output:
         """A line on stderr that is worth knowing."""
         if not self.quiet:
             click.echo(one_line(text), err=True)
-
-
-class Bars:
-    """Progress bars on a terminal; nothing elsewhere."""
-
-    def __init__(self, output: Output) -> None:
-        self._output = output
-
-    def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:
-        """Open a bar."""
-        if self._output.quiet or not sys.stderr.isatty():
-            from imgbuild.progress import SILENT  # noqa: PLC0415 - the other branch is the usual one
-
-            return SILENT.task(label, total, unit=unit)
-        return _Bar(label, total, unit, plain=self._output.plain)
-
-    def note(self, text: str) -> None:
-        """A line on stderr."""
-        if self._output.verbose:
-            self._output.note(text)
-
-
-class _Bar:
-    def __init__(self, label: str, total: int | None, unit: str, *, plain: bool) -> None:
-        from rich.console import Console  # noqa: PLC0415 - 55 ms, only on a terminal
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        # Whether NO_COLOR is set, the console looks for itself where it is told nothing.
-        console = Console(stderr=True, no_color=plain or None)
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
-        if unit == "bytes":
-            columns += [DownloadColumn(), *([TransferSpeedColumn()] if console.width >= _WIDE else [])]
-        if console.width >= _WIDE:
-            columns.append(TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task(clean(label), total=total)
-        # What is done at once shows nothing: a bar that flashes is noise.
-        self._timer = threading.Timer(_DELAY, self._progress.start)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Self:
-        self._timer.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self._timer.cancel()
-        self._timer.join()
-        self._progress.stop()
-
-    def advance(self, count: int, /) -> None:
-        """`count` more units are done."""
-        self._progress.advance(self._task, count)
 
 
 def clean(text: str) -> str:
