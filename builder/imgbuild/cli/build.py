@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imgbuild.cli.options import Settings, image_argument, shared
+from imgbuild.cli.options import Settings, complete_output, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ _PUSH_HINT = "write --push HOST[:PORT]/REPOSITORY, lower case, and tags with --t
     "outputs",
     multiple=True,
     metavar="KIND:PATH[:NAME]",
+    shell_complete=complete_output,
     help="Write it there, whole: oci:DIR, oci-archive:FILE or docker-archive:FILE; may be repeated.",
 )
 @click.option("--load", is_flag=True, help="Load it into the Docker of DOCKER_HOST, and see that it is there.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imgbuild.cli.options import Settings, complete_tag, parse_digest, shared
+from imgbuild.cli.options import Settings, complete_platform, complete_tag, parse_digest, shared
 from imgbuild.cli.render import amount, show_moved
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ class _Image:
     type=click.Path(path_type=Path, file_okay=False),
     help="Write each layer's inventory (JSON Lines) into this folder.",
 )
-@click.option("--platform", help="Of an index in a registry, the one to take, such as linux/arm64.")
+@click.option(
+    "--platform",
+    shell_complete=complete_platform,
+    help="Of an index in a registry, the one to take, such as linux/arm64.",
+)
 @click.option("--push", is_flag=True, help="Attach the inventories to the image in its registry, for others to use.")
 @shared
 def command(reference: str, *, target: Path | None, platform: str | None, push: bool, settings: Settings) -> int:

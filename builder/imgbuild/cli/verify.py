@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imgbuild.cli.options import Settings, complete_tag, image_argument, parse_digest, shared
+from imgbuild.cli.options import Settings, complete_platform, complete_tag, image_argument, parse_digest, shared
 from imgbuild.cli.render import show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @click.option("--tag", shell_complete=complete_tag, help="Tag in the store; default the first of the definition.")
 @click.option("--digest", help="Manifest digest in the store, instead of a tag.")
 @click.option("--deep", is_flag=True, help="IMAGE is a reference in a registry: read every byte of it.")
-@click.option("--platform", help="With --deep, of an index the one to take, such as linux/arm64.")
+@click.option(
+    "--platform",
+    shell_complete=complete_platform,
+    help="With --deep, of an index the one to take, such as linux/arm64.",
+)
 @shared
 def command(
     image: str, *, tag: str | None, digest: str | None, deep: bool, platform: str | None, settings: Settings
