@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from imgbuild.adapters.registry.blobs import read_blob
 from imgbuild.adapters.registry.patience import Patience
+from imgbuild.adapters.registry.referrers import referrers
 from imgbuild.adapters.registry.wire import Times
 from imgbuild.digest import VerifiedReader
-from imgbuild.errors import ImgbuildError, NetworkError
+from imgbuild.errors import ForbiddenError, ImgbuildError, NetworkError
 
 from tests.support import fault_registry as fr
 from tests.support.reading import Client, Scripted, described, isolate
@@ -21,12 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from imgbuild.adapters.registry.repository import Repository
+
 SIZE = 640_000
 NAMES = [
     *(b"Content-Length", b"Transfer-Encoding", b"Content-Encoding", b"Location", b"WWW-Authenticate", b"Retry-After"),
     *(b"Content-Type", b"Docker-Content-Digest", b"Content-Range", b"Connection", b"X"),
 ]
 DIGEST = fr.digest_of(b"y" * SIZE)
+SMALL = described(DIGEST, SIZE)
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +135,79 @@ def test_who_holds_us_by_a_byte_at_a_time_or_for_ever_is_left_soon(
         with pytest.raises(NetworkError, match=problem), client.stream(server.host, DIGEST, SIZE) as stream:
             VerifiedReader(stream, described(DIGEST, SIZE).digest, SIZE, subject="blob").drain()
         assert time.monotonic() - began < 6
+
+
+def crawling(head: bytes, piece: bytes) -> Callable[[socket.socket], None]:
+    return forever(head + b"\r\n", piece, 0.02)
+
+
+MANIFEST = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.manifest.v1+json\r\nContent-Length: 4000000\r\n"
+LIST = b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.oci.image.index.v1+json\r\n"
+CRAWL = Times(connect=1, idle=5, head=5, window=5, rate=1, document=0.3)
+
+
+@pytest.mark.parametrize(
+    ("script", "ask"),
+    [
+        (crawling(MANIFEST, b"y"), lambda at: at.manifest("t")),
+        (crawling(LIST + b"Transfer-Encoding: chunked\r\n", b"1\r\ny\r\n"), lambda at: referrers(at, SMALL.digest)),
+        (crawling(b"HTTP/1.1 404 No\r\n", b"y"), lambda at: at.manifest_digest("t")),
+        (crawling(b"HTTP/1.1 403 No\r\n", b"y"), lambda at: at.manifest("t")),
+        (crawling(b"HTTP/1.1 200 OK\r\nContent-Length: 640000\r\n", b"y"), lambda at: read_blob(at, SMALL, SIZE)),
+    ],
+)
+def test_a_small_document_that_comes_fast_enough_for_a_blob_and_never_ends_is_left_after_its_time(
+    script: Callable[[socket.socket], None], ask: Callable[[Repository], object]
+) -> None:
+    with Scripted(script) as server, Client(times=CRAWL, patience=Patience(attempts=6, first=0.01)) as client:
+        began = time.monotonic()
+        with contextlib.suppress(NetworkError, ForbiddenError):
+            ask(client.at(server.host))
+        assert time.monotonic() - began < 2.5
+        assert len(server.asked) == 1
+
+
+def test_what_broke_is_asked_for_again_only_while_there_is_time() -> None:
+    broken = [MANIFEST + b"\r\n{"] * 2
+    with Scripted(*broken, crawling(MANIFEST, b"y")) as server, Client(times=CRAWL) as client:
+        with pytest.raises(NetworkError, match=r"no whole document in 0\.3 seconds"):
+            client.at(server.host).manifest("t")
+        assert len(server.asked) == 3
+        assert len(client.notes) == 2
+
+
+def test_a_token_that_crawls_is_left_after_its_time() -> None:
+    def script(sock: socket.socket) -> None:
+        if server.asked[-1].startswith(b"GET /token"):
+            crawling(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n", b"y")(sock)
+        head = f'HTTP/1.1 401 No\r\nWWW-Authenticate: Bearer realm="http://{server.host}/token"\r\n'
+        sock.sendall(head.encode() + b"Content-Length: 0\r\n\r\n")
+
+    with Scripted(script) as server, Client(times=CRAWL, patience=Patience(attempts=2, first=0.01)) as client:
+        with pytest.raises(NetworkError, match=r"no whole document in 0\.3 seconds"):
+            client.at(server.host).manifest("t")
+        assert len([asked for asked in server.asked if asked.startswith(b"GET /token")]) == 1
+
+
+def test_pages_of_a_list_have_one_time_together() -> None:
+    def page(sock: socket.socket) -> None:
+        time.sleep(0.1)
+        body = b'{"schemaVersion": 2, "manifests": []}'
+        sock.sendall(LIST + b'Link: </v2/next>; rel="next"\r\nContent-Length: %d\r\n\r\n' % len(body) + body)
+
+    with Scripted(page) as server, Client(times=CRAWL) as client:
+        with pytest.raises(NetworkError, match=r"did not come whole in 0\.3 seconds"):
+            referrers(client.at(server.host), SMALL.digest)
+        assert len(server.asked) < 6
+
+
+def test_a_blob_may_take_longer_than_a_document_as_long_as_it_comes() -> None:
+    def slow(sock: socket.socket) -> None:
+        sock.sendall(LENGTH)
+        for _ in range(10):
+            time.sleep(0.06)
+            sock.sendall(b"y" * (SIZE // 10))
+
+    with Scripted(slow) as server, Client(times=CRAWL) as client, client.stream(server.host, DIGEST, SIZE) as stream:
+        VerifiedReader(stream, described(DIGEST, SIZE).digest, SIZE, subject="blob").drain()
+        assert len(server.asked) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Self
 
 from imgbuild.adapters.registry.origin import public
@@ -116,20 +117,32 @@ def mount(target: Repository, blob: Descriptor, source: str) -> str | None:
 
 @hiding
 def read_blob(repository: Repository, blob: Descriptor, limit: int) -> bytes:
-    """A whole small blob, checked.
+    """A whole blob, checked; one that is no longer than a config may be has to come in `Times.document`.
 
     Raises:
+        NetworkError: it did not come in that time.
         LayoutError: it is longer than `limit` bytes.
         DigestMismatchError, RegistryError: as `BlobStream.read`.
     """
     subject = f"blob {blob.digest} of {repository}"
     if blob.size > limit:
         raise LayoutError(subject, "is too long", expected=f"at most {limit} bytes", actual=f"{blob.size} bytes")
+    small = blob.size <= DEFAULT_LIMITS.config_bytes
+    seconds = repository.registry.times.document
+    raw = bytearray()
     with BlobStream(repository, blob) as stream:
-        raw = b"".join(chunks(VerifiedReader(stream, blob.digest, blob.size, subject=subject)))
-    if blob.size <= DEFAULT_LIMITS.config_bytes:
-        repository.registry.secrets.screen(lambda: ImageConfig.parse(raw, subject=subject))
-    return raw
+        stream.start()
+        end = time.monotonic() + seconds
+        for piece in chunks(VerifiedReader(stream, blob.digest, blob.size, subject=subject)):
+            raw += piece
+            if small and len(raw) < blob.size and time.monotonic() > end:
+                raise NetworkError(
+                    subject, f"did not come whole in {seconds:g} seconds", actual=f"{len(raw)} of {blob.size} bytes"
+                )
+    found = bytes(raw)
+    if small:
+        repository.registry.secrets.screen(lambda: ImageConfig.parse(found, subject=subject))
+    return found
 
 
 class BlobStream:

@@ -37,6 +37,8 @@ class Times:
     """over this time, spent waiting, a body must come with at least `rate`."""
     rate: int = 1 * KIB
     """bytes a second."""
+    document: float = 120.0
+    """for the whole body of what is read at once: manifests, lists, tokens, refusals, configs. Blobs have `rate`."""
 
 
 class StuckError(OSError):
@@ -68,6 +70,7 @@ class Meter(io.RawIOBase):
         self._times = times
         self._count = count
         self._end: float | None = time.monotonic() + times.head
+        self._in_head = True
         self._spare = _HEAD_BYTES
         self._waited = 0.0
         self._came = 0
@@ -75,7 +78,12 @@ class Meter(io.RawIOBase):
     def head_ended(self) -> None:
         """The limits of bodies hold from now on."""
         self._end = None
+        self._in_head = False
         self._sock.settimeout(self._times.idle)
+
+    def document_begins(self) -> None:
+        """All that is read from now on has to come in `Times.document`."""
+        self._end = time.monotonic() + self._times.document
 
     def allow(self, size: int) -> None:
         """The body is read, and gives at most `size` bytes before this is called again."""
@@ -91,21 +99,20 @@ class Meter(io.RawIOBase):
             raise StuckError("it sends framing without end")
         began = time.monotonic()
         if self._end is not None:
-            self._sock.settimeout(max(0.001, self._end - began))
+            left = max(0.001, self._end - began)
+            self._sock.settimeout(left if self._in_head else min(left, self._times.idle))
         late = False
         try:
             count = self._raw.readinto(buffer) or 0
         except TimeoutError:
             late = True
         if late:
-            what = "no whole head of an answer in" if self._end is not None else "nothing came for"
-            raise StuckError(f"{what} {self._times.idle if self._end is None else self._times.head:g} seconds")
+            self._check_end()
+            raise StuckError(f"nothing came for {self._times.idle:g} seconds")
         self._spare -= count
         self._count(count)
-        if self._end is not None:
-            if time.monotonic() > self._end:
-                raise StuckError(f"no whole head of an answer in {self._times.head:g} seconds")
-        elif count:
+        self._check_end()
+        if count and not self._in_head:
             self._check_rate(count, time.monotonic() - began)
         return count
 
@@ -114,6 +121,14 @@ class Meter(io.RawIOBase):
         if not self.closed:
             self._raw.close()
         super().close()
+
+    def _check_end(self) -> None:
+        # A time limit of the system may end some microseconds before ours.
+        if self._end is None or time.monotonic() < self._end - 0.001:
+            return
+        if self._in_head:
+            raise StuckError(f"no whole head of an answer in {self._times.head:g} seconds")
+        raise StuckError(f"no whole document in {self._times.document:g} seconds")
 
     def _check_rate(self, count: int, seconds: float) -> None:
         self._came += count

@@ -97,6 +97,8 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
     url = repository.path(f"referrers/{subject}{query}")
     limit = DEFAULT_LIMITS.manifest_bytes
     rows: list[Entry] = []
+    seconds = repository.registry.times.document
+    end = time.monotonic() + seconds
     for _ in range(_MAX_PAGES):
         call = Call(
             method="GET",
@@ -121,6 +123,8 @@ def _from_api(repository: Repository, subject: Digest, artifact_type: str | None
         if more is None:
             return tuple(rows)
         url = next_address(answer.url, more[1], subject=name)
+        if time.monotonic() > end:
+            raise NetworkError(name, f"did not come whole in {seconds:g} seconds", actual=f"{len(rows)} rows so far")
     raise ProtocolError(name, "has no end", expected=f"at most {_MAX_PAGES} pages")
 
 

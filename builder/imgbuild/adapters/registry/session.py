@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.call import Body, Call
@@ -55,6 +56,7 @@ class Registry:
         self._note = note
         self._wire = wire
         self.ending = wire.ending
+        self.times = wire.times
         """Where to wait and to look whether all talk has ended."""
         self._brake = Brake(self.ending.sleep)
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
@@ -91,6 +93,8 @@ class Registry:
     def whole(self, call: Call, limit: int) -> tuple[Answer, bytes]:
         """Make a request and read its body, or the first `limit` + 1 bytes; what breaks on the way is asked for again.
 
+        Where `Times.document` is spent on reading, by all tries together, there is no other one.
+
         Returns:
             The answer, read and closed, and its body; of another status than 200, nothing.
 
@@ -98,8 +102,10 @@ class Registry:
             As `call`.
         """
         attempt = 1
+        spent = 0.0
         while True:
             with self.call(call) as answer:
+                began = time.monotonic()
                 if answer.status != 200:  # noqa: PLR2004 - HTTP
                     answer.discard()
                     return answer, b""
@@ -107,7 +113,9 @@ class Registry:
                     return answer, answer.body(limit)
                 except NetworkError as error:
                     broken = NetworkError(call.subject, error.problem, where=public(answer.url))
-            self._again(call, attempt, broken, self.patience.delay(attempt))
+            spent += time.monotonic() - began
+            tries = 1 if spent >= self.times.document else None
+            self._again(call, attempt, broken, self.patience.delay(attempt), tries=tries)
             attempt += 1
 
     def refusal(self, answer: Answer, *, subject: str, repository: str) -> tuple[Refusal, AvailabilityError]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.credentials import Credentials, CredentialStore
     from imgbuild.adapters.registry.origin import Origin
     from imgbuild.adapters.registry.refusal import Refusal
-    from imgbuild.adapters.registry.wire import Answer, Wire
+    from imgbuild.adapters.registry.wire import Answer, Times, Wire
     from imgbuild.errors import AvailabilityError
 
 _TOKEN_BYTES = 1 * MIB
@@ -153,7 +153,7 @@ class Authorizer:
         self._check_realm(realm)
         with self._ask(realm, challenge.get("service"), scopes, credentials) as answer:
             if answer.status == 200:  # noqa: PLR2004 - HTTP
-                return _token(_body(answer), subject=f"token of {public(realm)}", began=began)
+                return _token(_body(answer, self._wire.times), subject=f"token of {public(realm)}", began=began)
             refusal = read_refusal(answer, hide=self.secrets.hide)
         error = self._refusal(refusal, realm, repository, scopes)
         if refusal.status in RETRIED or refusal.status == 429:  # noqa: PLR2004
@@ -204,10 +204,13 @@ class Authorizer:
             )
 
 
-def _body(answer: Answer) -> bytes:
+def _body(answer: Answer, times: Times) -> bytes:
+    began = time.monotonic()
     try:
         return answer.body(_TOKEN_BYTES)
     except NetworkError as error:
+        if time.monotonic() - began >= times.document:
+            raise
         raise BusyError(error, status=0, asked=None) from error
 
 

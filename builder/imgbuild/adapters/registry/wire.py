@@ -96,7 +96,11 @@ class Answer:
         raise NetworkError(public(self.url), f"broke while it was read: {problem}")
 
     def body(self, limit: int) -> bytes:
-        """The whole body, or its first `limit` + 1 bytes; then the connection is given back or dropped."""
+        """The whole body, or its first `limit` + 1 bytes; then the connection is given back or dropped.
+
+        A `NetworkError` as with `read`, and where it does not come in `Times.document`.
+        """
+        self._meter.document_begins()
         pieces = []
         left = limit + 1
         while left and (data := self.read(min(left, CHUNK_BYTES))):
