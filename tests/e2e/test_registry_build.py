@@ -13,7 +13,7 @@ from imgbuild.errors import MissingError
 from imgbuild.model.lockfile import Lock
 from imgbuild.model.oci import INDEX_TYPES
 
-from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit
+from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit, VanishManifest
 from tests.support.refusals import locked
 from tests.support.registries import KINDS, any_registry
 from tests.support.remote import BASE, Remote, base_to, moved, registries
@@ -350,3 +350,15 @@ def test_a_lock_that_is_made_again_does_not_write_layers_that_are_there(remote: 
     sizes = [layer["size"] for layer in locked(remote.tiny)["result"]["layers"]]
     assert written < sum(sizes) - max(sizes[0], sizes[1], sizes[3])
     assert remote.run("build", "tiny")[0] == 0
+
+
+def test_a_registry_that_takes_inventories_and_drops_them_is_found_out(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FaultRegistry() as forgetful:
+        base_to(tiny, forgetful.host, monkeypatch)
+        remote = Remote(tiny=tiny, host=forgetful.host, capture=capsys)
+        forgetful.faults.add(Fault(action=VanishManifest(), kind="manifest", method="PUT", times=None))
+        code, found = remote.run("inventory", remote.reference(BASE, "v1"), "--push")
+    assert (code, found["code"]) == (5, "PROTOCOL")
+    assert "not listed" in found["message"]

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from imgbuild import jsontext
 from imgbuild.adapters.registry.blobs import has_blob
-from imgbuild.adapters.registry.referrers import attach
+from imgbuild.adapters.registry.referrers import attach, referrers
 from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.adapters.registry.uploadstate import UploadMemory
 from imgbuild.config import GIB, MIB
 from imgbuild.content.bundle import compress, pack
 from imgbuild.content.inventory import captured
 from imgbuild.digest import Digest
+from imgbuild.errors import ProtocolError
 from imgbuild.model.oci import Descriptor, Family
 
 if TYPE_CHECKING:
@@ -105,6 +106,14 @@ def publish(
         "subject": image.as_dict(),
     }
     referrer = attach(repository, jsontext.compact(manifest), Family.OCI.manifest, image)
+    listed = {row.descriptor.digest for row in referrers(repository, image.digest, artifact_type=ARTIFACT_TYPE)}
+    if referrer not in listed:
+        raise ProtocolError(
+            f"inventories of {image.digest} in {repository}",
+            "were taken and are not listed as referrers",
+            expected=referrer,
+            actual=f"{len(listed)} others",
+        )
     return Published(referrer=referrer, sent_bytes=sent, total_bytes=sum(blob.size for blob, _ in blobs.values()))
 
 
