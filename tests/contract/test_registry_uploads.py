@@ -28,7 +28,6 @@ from tests.support.pushing import (
     log_in,
     pieces,
     received,
-    states,
     stored,
 )
 from tests.support.registries import KINDS, any_registry, make_authority
