@@ -82,7 +82,7 @@ def _impatient(settings: Settings, context: Context) -> Context:
             ledger=context.ledger,
             offline=settings.offline,
             note=context.progress.note,
-            times=Times(connect=10.0, idle=20.0, head=30.0, window=20.0),
+            times=Times(connect=10.0, idle=20.0, head=30.0, window=20.0, document=30.0),
             patience=Patience(attempts=3, first=_FIRST_SECONDS, cap=5.0, asked_cap=20.0),
         )
 

@@ -99,16 +99,8 @@ def assemble(
             changesets.append((layer.name, workspace.finish_layer()))
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
-    if facts is not None and facts != found:
-        where, recorded, actual = first_difference(builtins(facts), builtins(found), "facts")
-        raise FactMismatchError(
-            f"lock of {lock.image}",
-            "has facts that differ from the bytes",
-            expected=recorded,
-            actual=actual,
-            where=where,
-            hint=f"run `imgbuild lock {lock.image} --complete` and review the difference",
-        )
+    if facts is not None:
+        _refuse_other_facts(lock.image, facts, found)
     stated = lock.result or before
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
@@ -192,6 +184,20 @@ def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packag
         base_layers=layers,
         touched=touched(workspace.before, original),
         libraries=library_facts(image.definition, workspace.before, workspace.tree),
+    )
+
+
+def _refuse_other_facts(image: str, recorded: Facts, found: Facts) -> None:
+    if recorded == found:
+        return
+    where, expected, actual = first_difference(builtins(recorded), builtins(found), "facts")
+    raise FactMismatchError(
+        f"lock of {image}",
+        "has facts that differ from the bytes",
+        expected=expected,
+        actual=actual,
+        where=where,
+        hint=f"run `imgbuild lock {image} --complete` and review the difference",
     )
 
 
