@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +22,7 @@ from imgbuild.content.inventory import captured
 from imgbuild.digest import Digest
 from imgbuild.errors import ProtocolError
 from imgbuild.model.oci import Descriptor, Family
+from imgbuild.steps.crew import Crew
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,7 +140,7 @@ def _send(context: Context, repository: Repository, blobs: list[tuple[Descriptor
     stop = threading.Event()
     with (
         context.progress.task(f"pushing to {repository}", sum(blob.size for blob, _ in blobs)) as task,
-        ThreadPoolExecutor(parallel(repository)) as pool,
+        Crew(context, parallel(repository)) as pool,
     ):
 
         def advance(count: int) -> None:

@@ -7,7 +7,6 @@ that was taken here. Without a lock's digest a published inventory proves nothin
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -29,6 +28,7 @@ from imgbuild.errors import (
     ThrottledError,
 )
 from imgbuild.model.oci import Descriptor
+from imgbuild.steps.crew import Crew
 from imgbuild.steps.published import (
     ARTIFACT_TYPE,
     FILES_TYPE,
@@ -146,7 +146,7 @@ class _Search:
         total = sum(group[0].blob.size for group in groups)
         with (
             self._context.progress.task("fetching inventories", total) as task,
-            ThreadPoolExecutor(parallel(repository)) as pool,
+            Crew(self._context, parallel(repository)) as pool,
         ):
 
             def one(group: list[_Row]) -> ImgbuildError | None:

@@ -20,7 +20,6 @@ run time is not checked. The names of all checks are in `model.identity`.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from imgbuild.model.identity import Finding, Report, compare, judge, not_checked
 from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER
 from imgbuild.steps.base import Base, check_platform, open_base, read_config
+from imgbuild.steps.crew import Crew
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_layer
 from imgbuild.steps.lock import check_fresh
@@ -181,7 +181,7 @@ def _base_hashed(context: Context, layers: list[Descriptor]) -> list[Finding]:
             return failed("base.blob", error, hint=_BASE_HINT)
         return None
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with Crew(context, os.cpu_count() or 1) as pool:
         problems = [finding for finding in pool.map(check, layers) if finding is not None]
     if problems:
         return problems
@@ -202,7 +202,7 @@ def _base_present(context: Context, layers: list[Descriptor]) -> list[Finding]:
             return judge("base.present", subject, ok=False, expected=f"{layer.size} bytes", actual="nobody has it")
         return where
 
-    with ThreadPoolExecutor(_REQUESTS) as pool:
+    with Crew(context, _REQUESTS) as pool:
         answers = list(pool.map(check, layers))
     problems = [answer for answer in answers if isinstance(answer, Finding)]
     unread = not_checked(
@@ -233,7 +233,7 @@ def _scan_added(
 
 def _read_added(context: Context, found: _Image) -> list[LayerScan | ImgbuildError]:
     total = sum(layer.size for layer, _ in found.added)
-    with context.progress.task("verifying layers", total) as task, ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with context.progress.task("verifying layers", total) as task, Crew(context, os.cpu_count() or 1) as pool:
         return list(pool.map(lambda row: _scan(context, row[0], row[1], task), found.added))
 
 
