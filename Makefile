@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST_ARGS ?= --numprocesses 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo base test lint format schemas golden bench bench-push soak clean
