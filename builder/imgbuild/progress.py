@@ -29,6 +29,10 @@ class Progress(Protocol):
         """Open a task; `total` in `unit`, None where it is not known."""
         ...
 
+    def part(self, label: str, total: int | None = None) -> Task:
+        """Open a task in bytes that is a part of another one, which counts it too; one of several at once."""
+        ...
+
     def note(self, text: str) -> None:
         """Say one line that is worth knowing now."""
         ...
@@ -51,6 +55,10 @@ class Silent:
     """Shows nothing; the default of every step."""
 
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:  # noqa: ARG002
+        """Open a task that is not shown."""
+        return _SilentTask()
+
+    def part(self, label: str, total: int | None = None) -> Task:  # noqa: ARG002
         """Open a task that is not shown."""
         return _SilentTask()
 

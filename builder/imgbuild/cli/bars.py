@@ -11,6 +11,8 @@ from imgbuild.cli.render import amount, clean, one_line
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from rich.progress import Progress, TaskID
+
     from imgbuild.cli.render import Output
     from imgbuild.progress import Task
 
@@ -28,62 +30,103 @@ class Bars:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._lock = threading.Lock()
-        self._shown: list[_Bar] = []
+        self._rows = 0
+        self._drawn: Progress | None = None
 
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:
         """Open a bar, or on no terminal what says every `_LINE_SECONDS` how far it is."""
-        if self._output.quiet:
+        if not self._output.quiet and not sys.stderr.isatty():
+            return _Lines(self._output, label, total, unit)
+        return self._bar(label, total, unit)
+
+    def part(self, label: str, total: int | None = None) -> Task:
+        """Open a bar below the others; on no terminal nothing, since the whole is said there."""
+        return self._bar(f"  {label}", total, "bytes")
+
+    def _bar(self, label: str, total: int | None, unit: str) -> Task:
+        if self._output.quiet or not sys.stderr.isatty():
             from imgbuild.progress import SILENT  # noqa: PLC0415 - the other branches are the usual ones
 
             return SILENT.task(label, total, unit=unit)
-        if not sys.stderr.isatty():
-            return _Lines(self._output, label, total, unit)
-        return _Bar(self, label, total, unit, plain=self._output.plain)
+        return _Bar(self, label, total, unit)
 
     def note(self, text: str) -> None:
-        """A line on stderr, above the bar where there is one."""
+        """A line on stderr, above the bars where there are some."""
         with self._lock:
-            if self._shown and not self._output.quiet:
-                self._shown[-1].say(one_line(text))
+            if self._drawn is not None and not self._output.quiet:
+                # As it is: nothing in it is markup, a link or a number to be coloured.
+                self._drawn.console.print(one_line(text), markup=False, highlight=False, emoji=False, soft_wrap=True)
             else:
                 self._output.note(text)
 
     def show(self, bar: _Bar) -> None:
         """Begin to draw a bar."""
         with self._lock:
-            bar.draw()
-            self._shown.append(bar)
+            if self._drawn is None:
+                self._drawn = _drawing(plain=self._output.plain)
+                self._drawn.start()
+            self._rows += 1
+            bar.row = self._drawn.add_task(clean(bar.label), total=bar.total, completed=bar.done, unit=bar.unit)
+
+    def move(self, bar: _Bar) -> None:
+        """Draw a bar as far as it is."""
+        with self._lock:
+            if self._drawn is not None and bar.row is not None:
+                self._drawn.update(bar.row, completed=bar.done)
 
     def hide(self, bar: _Bar) -> None:
         """Take a bar away, if it was drawn at all."""
         with self._lock:
-            if bar in self._shown:
-                self._shown.remove(bar)
-                bar.erase()
+            if self._drawn is None or bar.row is None:
+                return
+            self._drawn.remove_task(bar.row)
+            self._rows -= 1
+            if not self._rows:
+                self._drawn.stop()
+                self._drawn = None
+
+
+def _drawing(*, plain: bool) -> Progress:
+    """Where bars are drawn; one for all, since two would draw over each other."""
+    from rich.console import Console  # noqa: PLC0415 - 55 ms, only on a terminal
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+    from rich.text import Text  # noqa: PLC0415
+
+    class OfBytes(ProgressColumn):
+        """A column that makes sense for bytes only."""
+
+        def __init__(self, inner: ProgressColumn) -> None:
+            super().__init__()
+            self._inner = inner
+
+        def render(self, task: Any) -> Any:
+            return self._inner.render(task) if task.fields["unit"] == "bytes" else Text("")
+
+    # Whether NO_COLOR is set, the console looks for itself where it is told nothing.
+    console = Console(stderr=True, no_color=plain or None)
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), OfBytes(DownloadColumn())]
+    if console.width >= _WIDE:
+        columns += [OfBytes(TransferSpeedColumn()), TimeRemainingColumn()]
+    return Progress(*columns, console=console, transient=True)
 
 
 class _Bar:
-    def __init__(self, bars: Bars, label: str, total: int | None, unit: str, *, plain: bool) -> None:
-        from rich.console import Console  # noqa: PLC0415 - 55 ms, only on a terminal
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            DownloadColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-            TransferSpeedColumn,
-        )
-
-        # Whether NO_COLOR is set, the console looks for itself where it is told nothing.
-        console = Console(stderr=True, no_color=plain or None)
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
-        if unit == "bytes":
-            columns += [DownloadColumn(), *([TransferSpeedColumn()] if console.width >= _WIDE else [])]
-        if console.width >= _WIDE:
-            columns.append(TimeRemainingColumn())
-        self._progress = Progress(*columns, console=console, transient=True)
-        self._task = self._progress.add_task(clean(label), total=total)
+    def __init__(self, bars: Bars, label: str, total: int | None, unit: str) -> None:
+        self.label = label
+        self.total = total
+        self.unit = unit
+        self.done = 0
+        self.row: TaskID | None = None
         self._bars = bars
+        self._lock = threading.Lock()
         # What is done at once shows nothing: a bar that flashes is noise.
         self._timer = threading.Timer(_DELAY, bars.show, (self,))
         self._timer.daemon = True
@@ -101,19 +144,9 @@ class _Bar:
 
     def advance(self, count: int, /) -> None:
         """`count` more units are done."""
-        self._progress.advance(self._task, count)
-
-    def draw(self) -> None:
-        """Begin."""
-        self._progress.start()
-
-    def erase(self) -> None:
-        """End, and leave nothing."""
-        self._progress.stop()
-
-    def say(self, text: str) -> None:
-        """A line above it, as it is: nothing in it is markup, a link or a number to be coloured."""
-        self._progress.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        with self._lock:
+            self.done += count
+        self._bars.move(self)
 
 
 class _Lines:

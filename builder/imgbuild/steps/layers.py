@@ -29,13 +29,21 @@ if TYPE_CHECKING:
 
 def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan:
     """Read one layer whole. Digests are taken by the algorithms of those given, and not compared."""
-    with open_layer(context, layer) as stream:
+    with (
+        open_layer(context, layer) as stream,
+        context.progress.part(f"layer {layer.digest.encoded[:12]}", layer.size) as part,
+    ):
+
+        def advance(count: int) -> None:
+            task.advance(count)
+            part.advance(count)
+
         return scan_layer(
             stream,
             subject=f"layer {layer.digest}",
             spool=lambda: spool(context.cache.folder("spool")),
             capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
-            advance=task.advance,
+            advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),
         )
 

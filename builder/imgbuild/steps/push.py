@@ -161,20 +161,22 @@ class _Blobs:
 
     def _upload(self, blob: Descriptor, session: str, task: Task) -> None:
         source = _Stored(self._context.places, blob)
-        upload = Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task))
-        try:
-            upload.run(session or None)
-        finally:
-            with self._lock:
-                self._sent += upload.sent
+        with self._context.progress.part(f"blob {blob.digest.encoded[:12]}", blob.size) as part:
+            upload = Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task, part))
+            try:
+                upload.run(session or None)
+            finally:
+                with self._lock:
+                    self._sent += upload.sent
         with self._lock:
             self._done[blob.digest] = "sent"
 
-    def _advance(self, task: Task) -> Callable[[int], None]:
+    def _advance(self, *tasks: Task) -> Callable[[int], None]:
         def advance(count: int) -> None:
             if self._stop.is_set():
                 raise _StoppedError
-            task.advance(count)
+            for task in tasks:
+                task.advance(count)
 
         return advance
 

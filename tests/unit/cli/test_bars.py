@@ -52,7 +52,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch, columns: int, *, plain: bool, notes: 
     with bars.task("reading layers", 4_000_000) as task:
         task._timer.join()  # type: ignore[attr-defined]
         task.advance(1_000_000)
-        task._progress.refresh()  # type: ignore[attr-defined]
+        assert bars._drawn is not None
+        bars._drawn.refresh()
         for note in notes:
             bars.note(note)
     return found.getvalue()
@@ -196,3 +197,35 @@ def test_every_bar_says_what_is_done_with_the_same_few_verbs() -> None:
         labels += re.findall(r"""progress\.task\(f?"([a-z]+)""", path.read_text(encoding="utf-8"))
     assert len(labels) >= 7
     assert set(labels) <= VERBS
+
+
+def test_several_layers_at_once_have_a_bar_each_below_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = terminal(monkeypatch, 100)
+    bars = opened()
+    with bars.task("reading layers", 3_000_000) as whole, bars.part("layer aaa", 1_000_000) as one:
+        with bars.part("layer bbb", 2_000_000) as two:
+            for bar in (whole, one, two):
+                bar._timer.join()  # type: ignore[attr-defined]
+                bar.advance(500_000)
+            assert bars._drawn is not None
+            bars._drawn.refresh()
+            lines = [line for line in screen(found.getvalue()) if line.strip()]
+            assert [line.split("━")[0].strip() for line in lines] == ["reading layers", "layer aaa", "layer bbb"]
+            assert [re.search(r"[\d.]+/[\d.]+ [kM]B", line)[0] for line in lines] == [  # type: ignore[index]
+                "0.5/3.0 MB",
+                "0.5/1.0 MB",
+                "0.5/2.0 MB",
+            ]
+        assert len(bars._drawn.tasks) == 2
+    assert [line for line in screen(found.getvalue()) if line.strip()] == []
+
+
+def test_on_no_terminal_only_the_whole_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "_LINE_SECONDS", 0.01)
+    bars = opened()
+    with bars.part("layer aaa", 10) as one:
+        one.advance(5)
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
