@@ -40,6 +40,9 @@ class Recorder:
         self.totals: list[int | None] = []
         self.counts: list[int] = []
 
+    def part(self, label: str, total: int | None = None) -> Recorder:  # noqa: ARG002
+        return self
+
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Recorder:  # noqa: ARG002
         self.totals.append(total)
         return self
