@@ -6,6 +6,7 @@ Sources: RFC 1952 (gzip), RFC 8878 (zstd), image-spec `layer.md`. Case C26: all 
 
 from __future__ import annotations
 
+import abc
 import re
 import sys
 from typing import TYPE_CHECKING, Literal, Protocol, cast
@@ -170,7 +171,7 @@ class _ZstdFrame:
         return out, len(given) - (len(self._inner.unused_data) if self._inner.eof else 0)
 
 
-class _Pieces:
+class _Pieces(abc.ABC):
     """`read` over pieces, with the limit on output; subclasses make the pieces."""
 
     def __init__(self, source: _Source, *, subject: str, limits: Limits) -> None:
@@ -196,8 +197,9 @@ class _Pieces:
         self._start += len(data)
         return data
 
+    @abc.abstractmethod
     def _next(self) -> bytes:
-        raise NotImplementedError
+        """The next piece; empty at the end."""
 
     def _check(self, count: int) -> None:
         self._written += count

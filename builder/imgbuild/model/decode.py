@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 END = r"$(?!\n)"
 """The end of a text in a pattern. Python's `$` alone also matches before a last newline; JSON Schema's does not."""
 DIGEST_PATTERN = f"^(sha256:[0-9a-f]{{64}}|sha512:[0-9a-f]{{128}}){END}"
+_NO_DOCUMENT_TYPE = "a document class has a field of a type that is neither msgspec's nor a Digest"
 _MAX_PROBLEMS = 50
 _NOUNS = {"step": "step", "sources": "source"}
 """What the rows of a list or table are, by its key, where they are of several kinds."""
@@ -72,19 +73,19 @@ def _decode(kind: type, value: Any) -> Any:
             return Digest.parse(value)
         except DocumentError as error:
             raise ValueError(error.problem) from error
-    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+    raise TypeError(_NO_DOCUMENT_TYPE)
 
 
 def _encode(value: Any) -> Any:
     if isinstance(value, Digest):
         return str(value)
-    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+    raise TypeError(_NO_DOCUMENT_TYPE)
 
 
 def _schema(kind: type) -> dict[str, Any]:
     if kind is Digest:
         return {"type": "string", "pattern": DIGEST_PATTERN}
-    raise NotImplementedError  # pragma: no cover - msgspec's protocol for an unknown type
+    raise TypeError(_NO_DOCUMENT_TYPE)
 
 
 def _first_problem(error: msgspec.ValidationError) -> str:

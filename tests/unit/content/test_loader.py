@@ -184,13 +184,13 @@ def test_a_text_file_in_the_way_ends_the_search() -> None:
         ("/x/$LIB/${LIB}", b"/x/lib64/lib64"),
         ("/x/$PLATFORM", b"/x/aarch64"),
         ("/x/$ORIGINAL/$lib/${ORIGIN", b"/x/$ORIGINAL/$lib/${ORIGIN"),
-        ("relative/x", b"/work/relative/x"),
-        ("", b"/work"),
+        ("relative/x", b"/srv/relative/x"),
+        ("", b"/srv"),
         ("//", b"/"),
     ],
 )
 def test_tokens_and_relative_directories(item: str, directory: bytes) -> None:
-    resolution = resolved(library(runpath=(item, "/z")), {}, working_directory=b"/work")
+    resolution = resolved(library(runpath=(item, "/z")), {}, working_directory=b"/srv")
     assert resolution.steps[0].directory == directory
     assert resolution.steps[0].candidate == directory.rstrip(b"/") + b"/libnccl.so.2"
 
