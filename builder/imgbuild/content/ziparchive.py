@@ -39,7 +39,7 @@ _END_MAGIC = b"PK\x05\x06"
 _END_BYTES = 22
 """bytes of the end of central directory record without the archive comment (APPNOTE 4.3.16)."""
 _READING = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, UnicodeDecodeError)
-"""what `zipfile` raises while members of a checked archive are read; the fourth is for a compression it does not know."""
+"""what `zipfile` raises while members of a checked archive are read; the fourth is for an unknown compression."""
 _OPENING = (*_READING, struct.error, RuntimeError, ValueError, OverflowError)
 """what it raises before; too wide for a block that runs the code of others."""
 
