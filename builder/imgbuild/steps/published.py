@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ from imgbuild.content.inventory import captured
 from imgbuild.digest import Digest
 from imgbuild.errors import ProtocolError
 from imgbuild.model.oci import Descriptor, Family
-from imgbuild.steps.crew import Crew
+from imgbuild.steps.crew import Crew, parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,8 +43,6 @@ MAX_COMPRESSED: Final = 64 * MIB
 """bytes of one blob; an inventory has 80 bytes an entry, compressed."""
 MAX_INVENTORY: Final = 1 * GIB
 """bytes of one inventory, expanded; 800 an entry."""
-_PARALLEL: Final = 4
-"""blobs at a time, unless the settings of the registry say otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +52,6 @@ class Published:
     referrer: Digest
     sent_bytes: int
     total_bytes: int
-
-
-class _StoppedError(Exception):
-    """Another blob failed, or the user wants to end: this one need not go on."""
 
 
 class _Bytes:
@@ -137,33 +130,18 @@ def _small_files(context: Context, inventory: Inventory) -> Iterator[bytes]:
 def _send(context: Context, repository: Repository, blobs: list[tuple[Descriptor, bytes]]) -> int:
     """Send blobs that are not there, several at a time in the order given; returns their bytes."""
     memory = UploadMemory(context.cache.folder("uploads"))
-    stop = threading.Event()
     with (
         context.progress.task(f"pushing to {repository}", sum(blob.size for blob, _ in blobs)) as task,
-        Crew(context, parallel(repository)) as pool,
+        Crew(context, parallel(repository), together=True) as pool,
     ):
-
-        def advance(count: int) -> None:
-            if stop.is_set():
-                raise _StoppedError
-            task.advance(count)
+        watched = pool.watched(task)
 
         def one(row: tuple[Descriptor, bytes]) -> int:
             blob, data = row
             if has_blob(repository, blob):
                 task.advance(blob.size)
                 return 0
-            Upload(repository, blob, _Bytes(data), memory=memory, advance=advance).run()
+            Upload(repository, blob, _Bytes(data), memory=memory, advance=watched.advance).run()
             return blob.size
 
-        try:
-            # An error ends the iteration, and that takes back what has not begun.
-            return sum(pool.map(one, blobs))
-        except BaseException:
-            stop.set()
-            raise
-
-
-def parallel(repository: Repository) -> int:
-    """How many blobs are asked for or sent at a time."""
-    return repository.registry.settings.parallel or _PARALLEL
+        return sum(pool.map(one, blobs))

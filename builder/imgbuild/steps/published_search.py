@@ -28,7 +28,7 @@ from imgbuild.errors import (
     ThrottledError,
 )
 from imgbuild.model.oci import Descriptor
-from imgbuild.steps.crew import Crew
+from imgbuild.steps.crew import Crew, parallel
 from imgbuild.steps.published import (
     ARTIFACT_TYPE,
     FILES_TYPE,
@@ -36,7 +36,6 @@ from imgbuild.steps.published import (
     INVENTORY_TYPE,
     MAX_COMPRESSED,
     MAX_INVENTORY,
-    parallel,
 )
 
 if TYPE_CHECKING:

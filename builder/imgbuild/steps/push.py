@@ -20,10 +20,10 @@ from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, MissingBlobsError, MissingError, ProtocolError, RegistryError
 from imgbuild.model.identity import Finding, Report, compare
-from imgbuild.steps.crew import Crew
+from imgbuild.steps.crew import Crew, parallel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.digest import Readable
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _ASKED = 16
 """questions at a time, which are small."""
-_PARALLEL = 4
-"""blobs at a time, unless the settings of the registry say otherwise."""
 _ATTEMPTS = 3
 """times that blobs are sent for one manifest, where the registry loses some meanwhile (case C54)."""
 
@@ -89,10 +87,6 @@ class _Checked:
         return data
 
 
-class _StoppedError(Exception):
-    """Another blob failed, or the user wants to end: this one need not go on."""
-
-
 class _Blobs:
     """The blobs of one image on their way into one repository."""
 
@@ -109,7 +103,6 @@ class _Blobs:
         self._sent = 0
         self._siblings = self._find_siblings()
         self._fresh = False
-        self._stop = threading.Event()
 
     def send(self) -> None:
         """Bring all blobs there that are not, several at a time, the largest first."""
@@ -126,15 +119,13 @@ class _Blobs:
                 self._send(missing, task)
 
     def _send(self, missing: list[tuple[Descriptor, str]], task: Task) -> None:
-        with Crew(self._context, self._target.registry.settings.parallel or _PARALLEL) as crew:
-            futures = [crew.submit(self._upload, blob, session, task) for blob, session in missing]
-            try:
-                for future in as_completed(futures):
-                    future.result()
-            except BaseException:
-                # What is on its way would go on for as long as it takes, and the reason is shown only after that.
-                self._stop.set()
-                raise
+        # What is on its way would go on for as long as it takes, and why another failed is shown only after that.
+        with Crew(self._context, parallel(self._target), together=True) as crew:
+            watched = crew.watched(task)
+            for future in as_completed(
+                [crew.submit(self._upload, blob, session, watched) for blob, session in missing]
+            ):
+                future.result()
 
     @property
     def done(self) -> Pushed:
@@ -162,7 +153,12 @@ class _Blobs:
     def _upload(self, blob: Descriptor, session: str, task: Task) -> None:
         source = _Stored(self._context.places, blob)
         with self._context.progress.part(f"blob {blob.digest.encoded[:12]}", blob.size) as part:
-            upload = Upload(self._target, blob, source, memory=self._memory, advance=self._advance(task, part))
+
+            def advance(count: int) -> None:
+                task.advance(count)
+                part.advance(count)
+
+            upload = Upload(self._target, blob, source, memory=self._memory, advance=advance)
             try:
                 upload.run(session or None)
             finally:
@@ -170,15 +166,6 @@ class _Blobs:
                     self._sent += upload.sent
         with self._lock:
             self._done[blob.digest] = "sent"
-
-    def _advance(self, *tasks: Task) -> Callable[[int], None]:
-        def advance(count: int) -> None:
-            if self._stop.is_set():
-                raise _StoppedError
-            for task in tasks:
-                task.advance(count)
-
-        return advance
 
     def _count(self, blob: Descriptor, task: Task, what: str) -> None:
         with self._lock:

@@ -56,8 +56,8 @@ class Registry:
         self._note = note
         self._wire = wire
         self.ending = wire.ending
-        self.times = wire.times
         """Where to wait and to look whether all talk has ended."""
+        self.times = wire.times
         self._brake = Brake(self.ending.sleep)
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
         self.secrets = self._auth.secrets
