@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import subprocess
 import tempfile
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.adapters import gitprocess
 
-from tests.support.checking import WHEELS, forget, free_port, one, serving
+from tests.support.checking import WHEELS, forget, free_port, one
+from tests.support.githttp import git_server
 from tests.support.refusals import forge, locked, source
 from tests.support.registries import make_authority
 from tests.support.remote import Remote
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.githttp import GitServer
     from tests.support.registries import Authority
     from tests.support.tiny import Tiny
 
@@ -55,70 +56,17 @@ def test_a_commit_with_another_tree_than_the_lock_differs(here: Remote) -> None:
     assert (code, row["verdict"]) == (1, "differs")
 
 
-class Backend(http.server.BaseHTTPRequestHandler):
-    """`git http-backend` over HTTPS for /work, and statuses for the rest."""
-
-    root = ""
-    sent = 0
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        status = path.split("/")[1]
-        if status.isdigit():
-            self.send_response(int(status))
-            if status == "401":
-                self.send_header("WWW-Authenticate", 'Basic realm="x"')
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        environment = {
-            "PATH": os.environ["PATH"],
-            "GIT_PROJECT_ROOT": self.root,
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-        }
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        done = subprocess.run(
-            ["git", "http-backend"], env=environment, input=body, check=False, stdout=subprocess.PIPE, timeout=60
-        )
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
-        self.send_response(int(fields.pop("Status", "200").split()[0]))
-        for name, value in fields.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        type(self).sent += len(content)
-
-    do_POST = do_GET  # noqa: N815 - the name is the base class's
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
     return make_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture
-def forge_of_git(
-    here: Remote, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, type[Backend]]]:
-    """A server for the repository of the adapter, whose only commit is on no ref: its URL, and what it sent."""
-    work = here.tiny.root / "adapter-work"
-    git(work, "update-ref", "-d", "refs/heads/main")
-    monkeypatch.setenv("GIT_SSL_CAINFO", str(authority.ca))
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    handler = type("Handler", (Backend,), {"root": str(here.tiny.root)})
-    with serving(handler, authority.server_context()) as port:
-        yield f"https://127.0.0.1:{port}", handler
+def forge_of_git(here: Remote, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitServer]:
+    """A server for the repository of the adapter, whose only commit is on no ref."""
+    git(here.tiny.root / "adapter-work", "update-ref", "-d", "refs/heads/main")
+    with git_server(here.tiny.root, authority, monkeypatch) as server:
+        yield server
 
 
 def git(work: Path, *words: str) -> None:
@@ -129,32 +77,31 @@ def git(work: Path, *words: str) -> None:
 @pytest.mark.parametrize("filters", [True, False], ids=["filters", "no filters"])
 def test_P61_a_commit_on_no_ref_is_alive_while_the_server_gives_it(
     here: Remote,
-    forge_of_git: tuple[str, type[Backend]],
+    forge_of_git: GitServer,
     filters: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    url, handler = forge_of_git
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     work = here.tiny.root / "adapter-work"
     git(work, "config", "uploadpack.allowFilter", "true" if filters else "false")
-    code, row = one(here, "adapter", repository=f"{url}/adapter-work/.git")
+    code, row = one(here, "adapter", repository=f"{forge_of_git.url}/adapter-work/.git")
     assert (code, row["verdict"]) == (0, "alive")
     assert "commit itself" in row["detail"]
-    assert handler.sent < 8 * 1024
+    assert forge_of_git.sent < 8 * 1024
     assert not list(temporary.iterdir())
     code, row = one(here, "adapter", commit="1" * 40)
     assert (code, row["verdict"]) == (1, "gone")
 
 
 def test_a_server_that_serves_only_refs_is_asked_as_a_build_does(
-    here: Remote, forge_of_git: tuple[str, type[Backend]], monkeypatch: pytest.MonkeyPatch
+    here: Remote, forge_of_git: GitServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gitprocess, "_OPTIONS", (*gitprocess._OPTIONS, "protocol.version=0"))
     work, commit = here.tiny.root / "adapter-work", source(locked(here.tiny), "adapter")["commit"]
-    url = f"{forge_of_git[0]}/adapter-work/.git"
+    url = f"{forge_of_git.url}/adapter-work/.git"
     git(work, "update-ref", "refs/heads/other", commit)
     assert one(here, "adapter", repository=url)[1]["verdict"] == "alive"
     identity = ("-c", "user.name=t", "-c", "user.email=t@t")
@@ -164,8 +111,8 @@ def test_a_server_that_serves_only_refs_is_asked_as_a_build_does(
     assert (code, row["verdict"]) == (1, "gone")
 
 
-def test_another_tree_of_a_commit_on_a_server_differs(here: Remote, forge_of_git: tuple[str, type[Backend]]) -> None:
-    code, row = one(here, "adapter", repository=f"{forge_of_git[0]}/adapter-work/.git", tree="2" * 40)
+def test_another_tree_of_a_commit_on_a_server_differs(here: Remote, forge_of_git: GitServer) -> None:
+    code, row = one(here, "adapter", repository=f"{forge_of_git.url}/adapter-work/.git", tree="2" * 40)
     assert (code, row["verdict"]) == (1, "differs")
 
 
@@ -181,9 +128,9 @@ def test_another_tree_of_a_commit_on_a_server_differs(here: Remote, forge_of_git
     ],
 )
 def test_statuses_of_a_git_server_are_told_apart(
-    here: Remote, forge_of_git: tuple[str, type[Backend]], status: int, verdict: str
+    here: Remote, forge_of_git: GitServer, status: int, verdict: str
 ) -> None:
-    code, row = one(here, "adapter", repository=f"{forge_of_git[0]}/{status}/a.git")
+    code, row = one(here, "adapter", repository=f"{forge_of_git.url}/{status}/a.git")
     assert (row["verdict"], code) == (verdict, 1 if verdict == "gone" else 5)
     assert row["detail"]
 

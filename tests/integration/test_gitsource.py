@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import importlib.util
 import os
-import ssl
 import stat
 import subprocess
 import sys
@@ -35,8 +33,13 @@ from imgbuild.errors import (
     UnpinnedError,
 )
 
+from tests.support.githttp import git_server
+from tests.support.registries import make_authority
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.githttp import GitServer
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKE_BUNDLE = ROOT / "tests" / "standin" / "adapter" / "make_bundle.py"
@@ -658,96 +661,34 @@ def test_a_fetch_that_writes_too_much_is_stopped(
         gitprocess.Runner(tmp_path / "cache", giturl.Source(url=REMOTE, name=REMOTE, protocol="https"), 30).run("x")
 
 
-class Backend(http.server.BaseHTTPRequestHandler):
-    """The smart HTTP protocol by the real `git http-backend`; `/moved` redirects to plain HTTP."""
-
-    protocol_version = "HTTP/1.1"
-    root = ""
-    asked: list[str]
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        path, _, query = self.path.partition("?")
-        if path.startswith("/moved"):
-            self.send_response(302)
-            self.send_header("Location", f"http://localhost:1{self.path[6:]}")
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-            return
-        environment = {
-            "PATH": os.environ["PATH"],
-            "GIT_PROJECT_ROOT": self.root,
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-        }
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        done = subprocess.run(
-            ["git", "http-backend"], env=environment, input=body, check=False, stdout=subprocess.PIPE, timeout=60
-        )
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
-        self.send_response(int(fields.pop("Status", "200").split()[0]))
-        for name, value in fields.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    do_POST = do_GET  # noqa: N815 - the name is the base class's
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server(tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    """An HTTPS server on loopback that serves `work`: its base URL and the list of requests."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run([*command, *names], check=True, stderr=subprocess.DEVNULL)
-    monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
-    monkeypatch.setenv("NO_PROXY", "localhost,127.0.0.1")
-    asked: list[str] = []
-    handler = type("Handler", (Backend,), {"root": str(work.folder), "asked": asked})
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
-        listening.socket = context.wrap_socket(listening.socket, server_side=True)
-        thread = threading.Thread(target=listening.serve_forever, daemon=True)
-        thread.start()
-        yield f"https://localhost:{listening.server_address[1]}", asked
-        listening.shutdown()
-        thread.join()
+def server(tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitServer]:
+    """A server on loopback for `work`."""
+    with git_server(work.folder, make_authority(tmp_path / "authority"), monkeypatch) as found:
+        yield found
 
 
 def test_over_https_one_commit_is_fetched_by_id_and_a_redirect_to_http_is_refused(
-    work: Work, tmp_path: Path, server: tuple[str, list[str]]
+    work: Work, tmp_path: Path, server: GitServer
 ) -> None:
-    base, asked = server
     work.commit(a="0")
     commit = work.commit(a="orphan")
     work.git("reset", "--quiet", "--hard", "HEAD~1")
     tip = work.git("rev-parse", "HEAD")
     repository = GitRepository(tmp_path / "cache", timeout=60)
-    assert repository.resolve(f"{base}/.git", "main") == tip
-    with repository.fetch(f"{base}/.git", commit) as tree:
+    assert repository.resolve(f"{server.url}/.git", "main") == tip
+    with repository.fetch(f"{server.url}/.git", commit) as tree:
         assert contents(tree) == {b"a": b"orphan"}
-    bare = bare_of(tmp_path / "cache", f"{base}/.git")
+    bare = bare_of(tmp_path / "cache", f"{server.url}/.git")
     assert (bare / "shallow").read_text().split() == [commit]
     with pytest.raises(MissingError):
-        repository.fetch(f"{base}/.git", "1" * 40)
-    requests = len(asked)
-    with GitRepository(tmp_path / "cache", offline=True).fetch(f"{base}/.git", commit) as tree:
+        repository.fetch(f"{server.url}/.git", "1" * 40)
+    requests = len(server.asked)
+    with GitRepository(tmp_path / "cache", offline=True).fetch(f"{server.url}/.git", commit) as tree:
         assert contents(tree) == {b"a": b"orphan"}
-    assert len(asked) == requests
+    assert len(server.asked) == requests
     with pytest.raises(ToolError, match=r"(?i)protocol|not supported|disabled|allowed"):
-        repository.fetch(f"{base}/moved/.git", commit)
+        repository.fetch(f"{server.url}/302/.git", commit)
 
 
 # --- trees that must not be -----------------------------------------------------------------------------------------
