@@ -5,54 +5,27 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
-import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from tests.support.listening import Listener
 from tests.support.outside import tool
 from tests.support.registries import Authority, make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
-class Proxy:
+class Proxy(Listener):
     """Takes CONNECT and plain requests with an absolute address; whatever the host, it asks 127.0.0.1 at its port.
 
     `asked` has the head of each request as it came.
     """
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.host = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__()
         self.asked: list[str] = []
-        self._open: list[socket.socket] = [self._listener]
-        self._threads: list[threading.Thread] = []
 
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for sock in self._open:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(timeout=5)
-
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock, _ = self._listener.accept()
-                self._open.append(sock)
-                self._start(self._serve, sock)
-
-    def _serve(self, sock: socket.socket) -> None:
+    def serve(self, sock: socket.socket, _number: int, /) -> None:
         head = b""
         while not head.endswith(b"\r\n\r\n"):
             data = sock.recv(65536)
@@ -62,15 +35,14 @@ class Proxy:
         self.asked.append(head.decode("latin-1"))
         method, target, rest = head.split(b" ", 2)
         place = target if method == b"CONNECT" else target.split(b"/")[2]
-        onward = socket.create_connection(("127.0.0.1", int(place.rpartition(b":")[2])))
-        self._open.append(onward)
+        onward = self.keep(socket.create_connection(("127.0.0.1", int(place.rpartition(b":")[2]))))
         if method == b"CONNECT":
             sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
             # One request a connection is enough here.
             path = b"/" + target.split(b"/", 3)[3]
             onward.sendall(b" ".join([method, path, rest.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)]))
-        self._start(_pump, onward, sock)
+        self.start(_pump, onward, sock)
         _pump(sock, onward)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 import traceback
 from typing import TYPE_CHECKING, Self
 
@@ -19,10 +18,11 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor
 
+from tests.support.listening import Listener
 from tests.support.registries import PASSWORD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     import pytest
@@ -107,44 +107,19 @@ def check_silence(registry: FaultRegistry, client: Client, *errors: BaseExceptio
     assert not [secret for secret in secrets(registry) if secret in text]
 
 
-class Scripted:
+class Scripted(Listener):
     """A server that answers each connection by the next script, whatever is asked; the last one serves all others.
 
     A script is bytes, or a function of the socket that returns when the connection shall be closed.
     """
 
     def __init__(self, *scripts: bytes | Callable[[socket.socket], None]) -> None:
-        self._scripts: Sequence[bytes | Callable[[socket.socket], None]] = scripts
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.host = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        super().__init__()
+        self._scripts = scripts
         self.asked: list[bytes] = []
-        self._threads: list[threading.Thread] = []
-        self._open: list[socket.socket] = []
 
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for sock in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-        for thread in self._threads:
-            thread.join(timeout=5)
-
-    def _start(self, target: Callable[..., None], *arguments: object) -> None:
-        self._threads.append(threading.Thread(target=target, args=arguments, daemon=True))
-        self._threads[-1].start()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                sock, _ = self._listener.accept()
-                self._open.append(sock)
-                self._start(self._serve, sock, self._scripts[min(len(self._open), len(self._scripts)) - 1])
-
-    def _serve(self, sock: socket.socket, script: bytes | Callable[[socket.socket], None]) -> None:
+    def serve(self, sock: socket.socket, number: int, /) -> None:
+        script = self._scripts[min(number, len(self._scripts) - 1)]
         with contextlib.suppress(OSError), sock:
             head = b""
             while b"\r\n\r\n" not in head and (data := sock.recv(65536)):
