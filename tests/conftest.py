@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.steps.lock import make_lock, write_lock
 
+from tests.support.fault_registry import FaultRegistry
+from tests.support.registries import KINDS, any_registry
 from tests.support.tiny import Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.support.registries import LocalRegistry, RegistryKind
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +54,18 @@ def tiny(tiny_locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("IMGBUILD_STORE", "IMGBUILD_CACHE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     return Tiny(root)
+
+
+@pytest.fixture(params=KINDS)
+def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
+    """An empty registry of each kind."""
+    kind: RegistryKind = request.param
+    with any_registry(kind, tmp_path / "registry") as found:
+        yield found
+
+
+@pytest.fixture
+def faulty() -> Iterator[FaultRegistry]:
+    """An empty registry whose faults the test chooses."""
+    with FaultRegistry() as found:
+        yield found

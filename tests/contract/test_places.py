@@ -24,7 +24,7 @@ from imgbuild.steps.places import Places, locations
 
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import FaultRegistry
-from tests.support.reading import Client, isolate
+from tests.support.reading import Client
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,8 +77,7 @@ class Mirrored:
 
 
 @pytest.fixture
-def mirrored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Mirrored]:
-    isolate(monkeypatch, tmp_path)
+def mirrored(tmp_path: Path) -> Iterator[Mirrored]:
     with contextlib.ExitStack() as stack:
         yield Mirrored(tmp_path, stack)
 
@@ -192,10 +191,7 @@ def test_offline_nobody_is_asked_and_the_error_says_so(mirrored: Mirrored, tmp_p
     assert mirrored.asked() == [0, 0, 0]
 
 
-def test_max_bytes_is_for_all_places_together_and_no_reason_to_ask_the_next(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    isolate(monkeypatch, tmp_path)
+def test_max_bytes_is_for_all_places_together_and_no_reason_to_ask_the_next(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         mirrored = Mirrored(tmp_path, stack, max_bytes=10_000)
         with pytest.raises(BudgetError):

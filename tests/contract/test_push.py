@@ -32,36 +32,15 @@ from tests.support.pushing import (
     config_of,
     shop,
 )
-from tests.support.reading import isolate
-from tests.support.registries import KINDS, any_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import FaultRegistry
     from tests.support.fault_registry.exchange import Exchange
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
 
 LAYERS = (DATA, b"small", b"")
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
 
 
 def ready(registry: FaultRegistry | LocalRegistry, folder: Path, text: str = "app") -> tuple[Client, Shop]:

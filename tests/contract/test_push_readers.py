@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.registry.referrers import attach
 from imgbuild.digest import Digest
@@ -16,29 +15,14 @@ from imgbuild.model.oci import Descriptor, Family
 
 from tests.support.outside import run, tool
 from tests.support.pushing import APP, CHUNK, DATA, client, config_of, shop
-from tests.support.reading import isolate
-from tests.support.registries import KINDS, any_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.pushing import Shop
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
 
 SBOM = "application/vnd.cyclonedx+json"
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
 
 
 def pushed(registry: LocalRegistry, folder: Path) -> Shop:

@@ -26,27 +26,14 @@ from tests.support.pushing import (
     config_of,
     shop,
 )
-from tests.support.reading import isolate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import FaultRegistry
     from tests.support.registries import LocalRegistry
 
 LAYERS = (DATA, b"small", b"")
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
 
 
 def ready(registry: FaultRegistry | LocalRegistry, folder: Path, text: str = "app") -> tuple[Client, Shop]:

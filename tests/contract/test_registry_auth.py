@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,8 @@ from imgbuild.errors import (
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import Auth, FaultRegistry
 from tests.support.proxying import Proxy
-from tests.support.reading import NAME, Client, Scripted, all_text, check_silence, isolate
-from tests.support.registries import KINDS, PASSWORD, USER, any_registry, make_authority
+from tests.support.reading import NAME, Client, Scripted, all_text, check_silence
+from tests.support.registries import KINDS, PAIR, PASSWORD, USER, any_registry, make_authority
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,20 +35,6 @@ if TYPE_CHECKING:
 
 DATA = bytes(range(256)) * 1000
 DIGEST = fr.digest_of(DATA)
-PAIR = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-
-
-@pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    """Write the client configuration; without a call there is none."""
-    isolate(monkeypatch, tmp_path)
-
-    def write(host: str, **entry: Any) -> None:
-        (tmp_path / ".docker").mkdir(exist_ok=True)
-        document = {"auths": {host: entry or {"auth": PAIR}}}
-        (tmp_path / ".docker" / "config.json").write_text(json.dumps(document))
-
-    return write
 
 
 @pytest.fixture

@@ -19,11 +19,10 @@ from imgbuild.ledger import Ledger
 
 from tests.support import fault_registry as fr
 from tests.support.pushing import APP, DATA, Bytes, blob_of
-from tests.support.reading import isolate
 from tests.support.registries import make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from imgbuild.adapters.registry.session import Registries
@@ -34,16 +33,11 @@ SLOW = Patience(attempts=6, first=LONG, cap=LONG)
 BLOB = blob_of(DATA)
 
 
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
 @pytest.fixture
-def faulty() -> Iterator[fr.FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        found.put_blob(APP, DATA)
-        yield found
+def faulty(faulty: fr.FaultRegistry) -> fr.FaultRegistry:
+    """A registry with the blob, whose faults the test chooses."""
+    faulty.put_blob(APP, DATA)
+    return faulty
 
 
 def patient(file: Path | None = None, notes: list[str] | None = None) -> Registries:

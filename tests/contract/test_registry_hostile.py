@@ -17,12 +17,11 @@ from imgbuild.digest import VerifiedReader
 from imgbuild.errors import ForbiddenError, ImgbuildError, NetworkError
 
 from tests.support import fault_registry as fr
-from tests.support.reading import Client, Scripted, described, isolate
+from tests.support.reading import Client, Scripted, described
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
     from imgbuild.adapters.registry.repository import Repository
 
@@ -33,17 +32,6 @@ NAMES = [
 ]
 DIGEST = fr.digest_of(b"y" * SIZE)
 SMALL = described(DIGEST, SIZE)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with Client() as found:
-        yield found
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import socket
 import threading
 import time
@@ -28,40 +27,11 @@ from imgbuild.errors import (
 
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import FaultRegistry
-from tests.support.reading import HASTY, NAME, Client, Scripted, all_text, isolate
+from tests.support.reading import DATA, DIGEST, HASTY, NAME, SIZE, Client, Scripted, all_text, settings
 from tests.support.registries import make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-DATA = hashlib.sha256(b"x").digest() * 10_000
-DIGEST = fr.digest_of(DATA)
-SIZE = len(DATA)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def registry() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        found.put_blob(NAME, DATA)
-        yield found
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with Client() as found:
-        yield found
-
-
-def settings(folder: Path, text: str) -> Path:
-    file = folder / "registries.toml"
-    file.write_text(f'schema = "imgbuild/registries/v1"\n{text}\n')
-    return file
 
 
 # refusals
@@ -89,50 +59,50 @@ def settings(folder: Path, text: str) -> Path:
 )
 @pytest.mark.parametrize("body", [None, fr.NOT_JSON, fr.CONTROL, b"\xff\x1b]0;x\x07" * 50_000, b'{"errors": {}}'])
 def test_P25_each_refusal_is_its_own_error_with_subject_place_and_what_was_said(
-    registry: FaultRegistry, client: Client, status: int, kind: type[ImgbuildError], asked: int, body: bytes | None
+    seeded: FaultRegistry, client: Client, status: int, kind: type[ImgbuildError], asked: int, body: bytes | None
 ) -> None:
-    registry.faults.always(fr.Answer(status=status, code="SOME_CODE", message="words", body=body))
+    seeded.faults.always(fr.Answer(status=status, code="SOME_CODE", message="words", body=body))
     with pytest.raises(kind) as caught:
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
     error = caught.value
     assert type(error) is kind
-    assert error.subject == f"blob {DIGEST} of {registry.host}/{NAME}"
-    assert error.where == f"{registry.url}/v2/{NAME}/blobs/{DIGEST}"
+    assert error.subject == f"blob {DIGEST} of {seeded.host}/{NAME}"
+    assert error.where == f"{seeded.url}/v2/{NAME}/blobs/{DIGEST}"
     assert str(status) in (error.actual or "")
     if body is None and status not in {206, 304}:
         assert "SOME_CODE: words" in (error.actual or "")
     assert str(error).isprintable()
     assert len(str(error)) < 1500
     assert error.fields()["hint"]
-    assert len(registry.requests()) == asked
+    assert len(seeded.requests()) == asked
     assert all(note.isprintable() for note in client.notes)
 
 
-def test_the_body_of_a_refusal_is_read_a_little_only(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.always(fr.HugeError(size=1 << 30, status=403))
+def test_the_body_of_a_refusal_is_read_a_little_only(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.always(fr.HugeError(size=1 << 30, status=403))
     with pytest.raises(ForbiddenError):
-        client.read(registry.host, DIGEST, SIZE)
-    assert client.moved(registry.host)[0] < 1_000_000
+        client.read(seeded.host, DIGEST, SIZE)
+    assert client.moved(seeded.host)[0] < 1_000_000
 
 
 @pytest.mark.parametrize("action", [fr.ResetInAnswer(after_bytes=5), fr.CloseInAnswer(after_bytes=5), fr.Unframed()])
 def test_a_refusal_whose_body_breaks_is_still_that_refusal(
-    registry: FaultRegistry, client: Client, action: fr.Action
+    seeded: FaultRegistry, client: Client, action: fr.Action
 ) -> None:
-    registry.faults.always(fr.Answer(status=403))
-    registry.faults.always(action)
+    seeded.faults.always(fr.Answer(status=403))
+    seeded.faults.always(action)
     with pytest.raises(ForbiddenError, match="actual 403"):
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
 
 
-def test_no_query_is_in_an_error_or_a_note(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.always(fr.Redirect(to="{base}/other?X-Amz-Signature=s3cr3t#s3cr3t"), "blob")
+def test_no_query_is_in_an_error_or_a_note(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.always(fr.Redirect(to="{base}/other?X-Amz-Signature=s3cr3t#s3cr3t"), "blob")
     for action in (fr.Answer(status=500), fr.Reset(), fr.Redirect(to="http://[::1?s3cr3t"), fr.Answer(status=403)):
-        registry.faults.once(action, "other", times=9)
+        seeded.faults.once(action, "other", times=9)
         with pytest.raises(ImgbuildError) as caught:
-            client.read(registry.host, DIGEST, SIZE)
+            client.read(seeded.host, DIGEST, SIZE)
         assert "s3cr3t" not in all_text(caught.value) + "".join(client.notes)
-        registry.faults._entries.pop()
+        seeded.faults._entries.pop()
 
 
 def test_offline_nothing_is_asked() -> None:
@@ -154,10 +124,10 @@ def test_offline_nothing_is_asked() -> None:
     ],
 )
 def test_what_goes_well_after_three_failures_is_told_and_no_error(
-    registry: FaultRegistry, client: Client, action: fr.Action
+    seeded: FaultRegistry, client: Client, action: fr.Action
 ) -> None:
-    registry.faults.once(action, "blob", times=3)
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
+    seeded.faults.once(action, "blob", times=3)
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert len(client.notes) == 3
     assert all("trying again in" in note for note in client.notes)
 
@@ -166,47 +136,47 @@ def test_what_goes_well_after_three_failures_is_told_and_no_error(
     ("form", "seconds", "least", "status"), [("seconds", 1, 1.0, 429), ("date", 2, 0.9, 429), ("seconds", 1, 1.0, 503)]
 )
 def test_C51_retry_after_is_obeyed_in_both_forms(
-    registry: FaultRegistry, client: Client, form: str, seconds: int, least: float, status: int
+    seeded: FaultRegistry, client: Client, form: str, seconds: int, least: float, status: int
 ) -> None:
     busy = fr.Busy(retry_after=seconds, form=form, status=status)  # type: ignore[arg-type]
-    registry.faults.once(busy, "blob")
+    seeded.faults.once(busy, "blob")
     began = time.monotonic()
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert least <= time.monotonic() - began < seconds + 3
 
 
-def test_C51_a_wait_that_is_too_long_is_not_waited_for(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.once(fr.Busy(retry_after=301))
+def test_C51_a_wait_that_is_too_long_is_not_waited_for(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.once(fr.Busy(retry_after=301))
     with pytest.raises(ThrottledError) as caught:
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
     assert "asks to wait 301 seconds" in (caught.value.hint or "")
 
 
-def test_C51_one_refusal_slows_all_parallel_layers(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.once(fr.Busy(retry_after=1), "blob")
-    threads = [threading.Thread(target=client.read, args=(registry.host, DIGEST, SIZE)) for _ in range(8)]
+def test_C51_one_refusal_slows_all_parallel_layers(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.once(fr.Busy(retry_after=1), "blob")
+    threads = [threading.Thread(target=client.read, args=(seeded.host, DIGEST, SIZE)) for _ in range(8)]
     threads[0].start()
     while not client.notes:
         time.sleep(0.01)
     for thread in threads[1:]:
         thread.start()
     time.sleep(0.4)
-    assert len(registry.requests()) == 1
+    assert len(seeded.requests()) == 1
     for thread in threads:
         thread.join()
-    assert [one.status for one in registry.requests()] == [429, *[200] * 8]
+    assert [one.status for one in seeded.requests()] == [429, *[200] * 8]
 
 
-def test_C51_a_storm_of_429_over_parallel_layers_passes(registry: FaultRegistry) -> None:
+def test_C51_a_storm_of_429_over_parallel_layers_passes(seeded: FaultRegistry) -> None:
     busy = fr.Busy(retry_after=None)
-    registry.faults.add(fr.Fault(action=busy, kind="blob", probability=0.4, times=None))
+    seeded.faults.add(fr.Fault(action=busy, kind="blob", probability=0.4, times=None))
     with Client(patience=Patience(attempts=12, first=0.001, cap=0.01)) as client:
-        threads = [threading.Thread(target=client.read, args=(registry.host, DIGEST, SIZE)) for _ in range(12)]
+        threads = [threading.Thread(target=client.read, args=(seeded.host, DIGEST, SIZE)) for _ in range(12)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    assert [one.status for one in registry.requests()].count(200) == 12
+    assert [one.status for one in seeded.requests()].count(200) == 12
 
 
 def test_a_host_that_nobody_serves_is_told_within_two_seconds_by_the_usual_patience() -> None:
@@ -254,37 +224,37 @@ def test_the_ledger_has_exactly_what_went_over_the_connection(client: Client) ->
 
 
 def test_the_ledger_has_the_bodies_that_the_registry_sent_and_little_more(
-    registry: FaultRegistry, client: Client
+    seeded: FaultRegistry, client: Client
 ) -> None:
     for _ in range(10):
-        client.read(registry.host, DIGEST, SIZE)
-    read, written = client.moved(registry.host)
+        client.read(seeded.host, DIGEST, SIZE)
+    read, written = client.moved(seeded.host)
     assert 0 < read - 10 * SIZE < 10 * 400
     assert 0 < written < 10 * 400
 
 
-def test_one_connection_serves_requests_that_follow_each_other(registry: FaultRegistry, client: Client) -> None:
-    registry.seed_image(NAME, "t")
-    registry.faults.once(fr.Chunked(), "manifest")
-    registry.faults.add(fr.Fault(action=fr.Answer(status=403), kind="blob", skip=3))
+def test_one_connection_serves_requests_that_follow_each_other(seeded: FaultRegistry, client: Client) -> None:
+    seeded.seed_image(NAME, "t")
+    seeded.faults.once(fr.Chunked(), "manifest")
+    seeded.faults.add(fr.Fault(action=fr.Answer(status=403), kind="blob", skip=3))
     for _ in range(3):
-        client.at(registry.host).manifest("t")
-        client.at(registry.host).manifest_digest("nothing")
-        client.read(registry.host, DIGEST, SIZE)
+        client.at(seeded.host).manifest("t")
+        client.at(seeded.host).manifest_digest("nothing")
+        client.read(seeded.host, DIGEST, SIZE)
     with pytest.raises(ForbiddenError):
-        client.read(registry.host, DIGEST, SIZE)
-    client.read(registry.host, DIGEST, SIZE)
-    assert len(registry._open) == 1
+        client.read(seeded.host, DIGEST, SIZE)
+    client.read(seeded.host, DIGEST, SIZE)
+    assert len(seeded._open) == 1
 
 
-def test_max_bytes_stops_a_blob_without_another_try(registry: FaultRegistry) -> None:
+def test_max_bytes_stops_a_blob_without_another_try(seeded: FaultRegistry) -> None:
     with Client(max_bytes=SIZE // 2) as client:
         with pytest.raises(BudgetError):
-            client.read(registry.host, DIGEST, SIZE)
+            client.read(seeded.host, DIGEST, SIZE)
         assert client.notes == []
         with pytest.raises(BudgetError):
-            client.at(registry.host).manifest("t")
-    assert len(registry.requests("blob")) == 1
+            client.at(seeded.host).manifest("t")
+    assert len(seeded.requests("blob")) == 1
 
 
 # TLS
@@ -307,19 +277,17 @@ def test_an_own_authority_is_trusted_and_a_wrong_one_is_told_at_once(tmp_path: P
 
 
 def test_a_certificate_of_another_host_and_a_server_without_tls_are_told_at_once(
-    tmp_path: Path, registry: FaultRegistry
+    tmp_path: Path, seeded: FaultRegistry
 ) -> None:
     made = make_authority(tmp_path / "ca")
     with FaultRegistry(ssl_context=made.server_context()) as secure:
         local = f"localhost:{secure.port}"
-        table = "".join(
-            f'[registry."{host}"]\nplain-http = false\nca = "ca/ca.pem"\n' for host in (local, registry.host)
-        )
+        table = "".join(f'[registry."{host}"]\nplain-http = false\nca = "ca/ca.pem"\n' for host in (local, seeded.host))
         with Client(settings=settings(tmp_path, table)) as client:
             with pytest.raises(NetworkError, match=r"not trusted \(Hostname mismatch"):
                 client.at(local).manifest("t")
             with pytest.raises(NetworkError, match="does not speak TLS") as caught:
-                client.at(registry.host).manifest("t")
+                client.at(seeded.host).manifest("t")
             assert "plain-http" in caught.value.fields()["hint"]
             assert client.notes == []
 
@@ -343,12 +311,12 @@ def test_settings_that_name_nothing_are_a_usage_error(tmp_path: Path, setting: s
 # names
 
 
-def test_capital_letters_in_a_host_do_not_matter(registry: FaultRegistry, tmp_path: Path) -> None:
-    host = f"LocalHost:{registry.port}"
-    with Client(settings=settings(tmp_path, f'[registry."LOCALHOST:{registry.port}"]\nparallel = 3')) as client:
+def test_capital_letters_in_a_host_do_not_matter(seeded: FaultRegistry, tmp_path: Path) -> None:
+    host = f"LocalHost:{seeded.port}"
+    with Client(settings=settings(tmp_path, f'[registry."LOCALHOST:{seeded.port}"]\nparallel = 3')) as client:
         assert client.read(host, DIGEST, SIZE) == DATA
         assert client.registries.of(host).settings.parallel == 3
-        assert client.moved(f"localhost:{registry.port}")[0] > SIZE
+        assert client.moved(f"localhost:{seeded.port}")[0] > SIZE
 
 
 def test_the_loopback_of_ipv6_is_asked_by_plain_http(client: Client) -> None:

@@ -14,43 +14,23 @@ from imgbuild.model.oci import Descriptor, Family
 
 from tests.support import fault_registry as fr
 from tests.support.pushing import APP, CHUNK, DATA, Client, blob_of, client, log_in, shop, stored
-from tests.support.reading import isolate
-from tests.support.registries import KINDS, any_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import Action, FaultRegistry
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
 
 BASE = "team/base"
 BLOB = blob_of(DATA)
 
 
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
 @pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        found.put_blob(BASE, DATA)
-        yield found
-
-
-@pytest.fixture
-def damaged() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
+def stocked(faulty: FaultRegistry) -> FaultRegistry:
+    """A registry with the blob in another repository than the one that is pushed to."""
+    faulty.put_blob(BASE, DATA)
+    return faulty
 
 
 def beside(found: Client, name: str) -> Repository:
@@ -71,30 +51,30 @@ def test_a_blob_is_there_in_its_repository_only(registry: LocalRegistry, tmp_pat
 @pytest.mark.parametrize("status", [405, 501])
 @pytest.mark.parametrize("data", [DATA, b""])
 def test_a_registry_that_knows_no_HEAD_of_blobs_is_asked_otherwise(
-    faulty: FaultRegistry, tmp_path: Path, status: int, data: bytes
+    stocked: FaultRegistry, tmp_path: Path, status: int, data: bytes
 ) -> None:
-    faulty.put_blob(BASE, data)
-    faulty.faults.always(fr.Answer(status=status), "blob", method="HEAD")
-    found = client(faulty, tmp_path, name=BASE)
+    stocked.put_blob(BASE, data)
+    stocked.faults.always(fr.Answer(status=status), "blob", method="HEAD")
+    found = client(stocked, tmp_path, name=BASE)
     assert blob_size(found.repository, blob_of(data)) == len(data)
     assert blob_size(beside(found, APP), blob_of(data)) is None
 
 
-def test_a_blob_without_a_length_is_there_in_a_size_that_is_not_known(faulty: FaultRegistry, tmp_path: Path) -> None:
-    faulty.faults.always(fr.Chunked(), "blob")
-    found = client(faulty, tmp_path, name=BASE)
+def test_a_blob_without_a_length_is_there_in_a_size_that_is_not_known(stocked: FaultRegistry, tmp_path: Path) -> None:
+    stocked.faults.always(fr.Chunked(), "blob")
+    found = client(stocked, tmp_path, name=BASE)
     assert blob_size(found.repository, BLOB) == -1
     assert has_blob(found.repository, BLOB)
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET"])
 @pytest.mark.parametrize("size", [0, len(DATA) - 1, len(DATA) + 1])
-def test_a_blob_of_another_size_is_refused(damaged: FaultRegistry, tmp_path: Path, method: str, size: int) -> None:
+def test_a_blob_of_another_size_is_refused(faulty: FaultRegistry, tmp_path: Path, method: str, size: int) -> None:
     if method == "GET":
-        damaged.faults.always(fr.Answer(status=405), "blob", method="HEAD")
-    damaged.add_blob(APP, fr.Blob(digest=str(BLOB.digest), size=size, piece=lambda start, stop: bytes(stop - start)))
+        faulty.faults.always(fr.Answer(status=405), "blob", method="HEAD")
+    faulty.add_blob(APP, fr.Blob(digest=str(BLOB.digest), size=size, piece=lambda start, stop: bytes(stop - start)))
     with pytest.raises(DigestMismatchError, match="another size"):
-        has_blob(client(damaged, tmp_path).repository, BLOB)
+        has_blob(client(faulty, tmp_path).repository, BLOB)
 
 
 # Mounts
@@ -122,42 +102,42 @@ def test_C44_a_blob_that_cannot_be_mounted_goes_on_in_the_session_that_was_opene
 
 
 @pytest.mark.parametrize("status", [202, 400, 401, 403, 404])
-def test_C44_C45_a_mount_that_is_refused_is_no_failure(faulty: FaultRegistry, tmp_path: Path, status: Any) -> None:
-    faulty.faults.always(fr.RefuseMount(status=status))
-    found = client(faulty, tmp_path, chunk=CHUNK)
+def test_C44_C45_a_mount_that_is_refused_is_no_failure(stocked: FaultRegistry, tmp_path: Path, status: Any) -> None:
+    stocked.faults.always(fr.RefuseMount(status=status))
+    found = client(stocked, tmp_path, chunk=CHUNK)
     location = mount(found.repository, BLOB, BASE)
     assert bool(location) is (status == 202)
     assert location is not None
     found.upload(DATA, session=location)
     assert stored(found, DATA) == DATA
-    plain = [one for one in faulty.requests("upload-post") if "mount" not in one.query]
+    plain = [one for one in stocked.requests("upload-post") if "mount" not in one.query]
     assert len(plain) == (0 if status == 202 else 1)
 
 
 @pytest.mark.parametrize("action", [fr.DropHeader(name="Location"), fr.Answer(status=405), fr.Answer(status=302)])
 def test_a_mount_whose_answer_makes_no_sense_is_as_one_that_is_refused(
-    faulty: FaultRegistry, tmp_path: Path, action: Action
+    stocked: FaultRegistry, tmp_path: Path, action: Action
 ) -> None:
-    faulty.faults.always(fr.RefuseMount(status=202))
-    faulty.faults.once(action, "upload-post")
-    assert mount(client(faulty, tmp_path).repository, BLOB, BASE) == ""
+    stocked.faults.always(fr.RefuseMount(status=202))
+    stocked.faults.once(action, "upload-post")
+    assert mount(client(stocked, tmp_path).repository, BLOB, BASE) == ""
 
 
 @pytest.mark.parametrize("action", [fr.Reset(), fr.Reset(handled=True), fr.Busy(retry_after=0), fr.Answer(status=503)])
-def test_C51_a_mount_that_breaks_is_tried_again(faulty: FaultRegistry, tmp_path: Path, action: Action) -> None:
-    faulty.faults.once(action, "upload-post", times=2)
-    assert mount(client(faulty, tmp_path).repository, BLOB, BASE) is None
+def test_C51_a_mount_that_breaks_is_tried_again(stocked: FaultRegistry, tmp_path: Path, action: Action) -> None:
+    stocked.faults.once(action, "upload-post", times=2)
+    assert mount(client(stocked, tmp_path).repository, BLOB, BASE) is None
 
 
 @pytest.mark.parametrize(
     ("action", "kind"), [(fr.Busy(retry_after=0), ThrottledError), (fr.Answer(status=500), ServerError)]
 )
 def test_a_registry_that_fails_for_ever_is_not_taken_for_one_that_refuses_to_mount(
-    faulty: FaultRegistry, tmp_path: Path, action: Action, kind: type[Exception]
+    stocked: FaultRegistry, tmp_path: Path, action: Action, kind: type[Exception]
 ) -> None:
-    faulty.faults.always(action, "upload-post")
+    stocked.faults.always(action, "upload-post")
     with pytest.raises(kind):
-        mount(client(faulty, tmp_path).repository, BLOB, BASE)
+        mount(client(stocked, tmp_path).repository, BLOB, BASE)
 
 
 def test_C49_a_session_in_place_of_a_mount_learns_the_least_length_of_a_piece_by_being_refused(tmp_path: Path) -> None:

@@ -25,39 +25,16 @@ from imgbuild.model.ociindex import Index
 
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import FaultRegistry
-from tests.support.reading import NAME, Client, Scripted, isolate
+from tests.support.reading import DATA, DIGEST, NAME, SIZE, Client, Scripted
 from tests.support.registries import KINDS, any_registry, make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.registries import RegistryKind
 
-DATA = b"".join(hashlib.sha256(str(index).encode()).digest() for index in range(20_000))
-"""640,000 bytes"""
-DIGEST = fr.digest_of(DATA)
-SIZE = len(DATA)
 OCI = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def registry() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        found.put_blob(NAME, DATA)
-        yield found
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with Client() as found:
-        yield found
 
 
 def upload(url: str, path: str, data: bytes, kind: str) -> None:
@@ -110,30 +87,30 @@ def test_C43_manifests_and_blobs_are_read_as_the_bytes_that_were_pushed(kind: Re
 # manifests
 
 
-def test_P25_every_manifest_request_names_all_types(registry: FaultRegistry, client: Client) -> None:
-    registry.seed_image(NAME, "t")
-    client.at(registry.host).manifest("t")
-    client.at(registry.host).manifest_digest("t")
-    for asked in registry.requests("manifest"):
+def test_P25_every_manifest_request_names_all_types(seeded: FaultRegistry, client: Client) -> None:
+    seeded.seed_image(NAME, "t")
+    client.at(seeded.host).manifest("t")
+    client.at(seeded.host).manifest_digest("t")
+    for asked in seeded.requests("manifest"):
         for kind in ("oci.image.manifest.v1", "oci.image.index.v1", "distribution.manifest.v2", "manifest.list.v2"):
             assert f"{kind}+json" in asked.headers["accept"]
 
 
 @pytest.mark.parametrize("status", [405, 501, None])
 def test_C43_a_head_that_is_refused_or_says_no_digest_is_followed_by_a_get(
-    registry: FaultRegistry, client: Client, status: int | None
+    seeded: FaultRegistry, client: Client, status: int | None
 ) -> None:
-    image = registry.seed_image(NAME, "t")
+    image = seeded.seed_image(NAME, "t")
     action: fr.Action = fr.Answer(status=status) if status else fr.DropHeader(name="Docker-Content-Digest")
-    registry.faults.always(action, "manifest", method="HEAD")
-    assert str(client.at(registry.host).manifest_digest("t")) == image.digest
-    assert [one.method for one in registry.requests("manifest")] == ["HEAD", "GET"]
+    seeded.faults.always(action, "manifest", method="HEAD")
+    assert str(client.at(seeded.host).manifest_digest("t")) == image.digest
+    assert [one.method for one in seeded.requests("manifest")] == ["HEAD", "GET"]
 
 
-def test_C43_a_manifest_without_the_header_is_hashed(registry: FaultRegistry, client: Client) -> None:
-    image = registry.seed_image(NAME, "t")
-    registry.switches.content_digest = False
-    assert str(client.at(registry.host).manifest("t").descriptor.digest) == image.digest
+def test_C43_a_manifest_without_the_header_is_hashed(seeded: FaultRegistry, client: Client) -> None:
+    image = seeded.seed_image(NAME, "t")
+    seeded.switches.content_digest = False
+    assert str(client.at(seeded.host).manifest("t").descriptor.digest) == image.digest
 
 
 @pytest.mark.parametrize(
@@ -155,60 +132,58 @@ def test_C43_a_manifest_without_the_header_is_hashed(registry: FaultRegistry, cl
     ],
 )
 def test_an_altered_or_strange_manifest_is_refused(
-    registry: FaultRegistry, client: Client, action: fr.Action, by_tag: bool, kind: type[ImgbuildError] | None
+    seeded: FaultRegistry, client: Client, action: fr.Action, by_tag: bool, kind: type[ImgbuildError] | None
 ) -> None:
-    image = registry.seed_image(NAME, "t")
-    registry.faults.always(action, "manifest")
+    image = seeded.seed_image(NAME, "t")
+    seeded.faults.always(action, "manifest")
     if kind is None:
-        assert client.at(registry.host).manifest("t").descriptor.media_type == OCI
+        assert client.at(seeded.host).manifest("t").descriptor.media_type == OCI
         return
     with pytest.raises(kind) as caught:
-        client.at(registry.host).manifest("t" if by_tag else Digest.parse(image.digest))
+        client.at(seeded.host).manifest("t" if by_tag else Digest.parse(image.digest))
     assert "\x1b" not in str(caught.value)
 
 
 @pytest.mark.parametrize("announced", ["text/plain; charset=utf-8", "application/octet-stream", OCI.upper(), None])
 def test_the_type_in_a_manifest_counts_where_the_header_says_nothing_of_use(
-    registry: FaultRegistry, client: Client, announced: str | None
+    seeded: FaultRegistry, client: Client, announced: str | None
 ) -> None:
-    registry.seed_image(NAME, "t")
+    seeded.seed_image(NAME, "t")
     name = "Content-Type"
-    registry.faults.always(fr.SetHeader(name=name, value=announced) if announced else fr.DropHeader(name=name))
-    assert client.at(registry.host).manifest("t").descriptor.media_type == OCI
+    seeded.faults.always(fr.SetHeader(name=name, value=announced) if announced else fr.DropHeader(name=name))
+    assert client.at(seeded.host).manifest("t").descriptor.media_type == OCI
 
 
-def test_a_header_that_contradicts_the_type_in_the_manifest_is_an_error(
-    registry: FaultRegistry, client: Client
-) -> None:
-    registry.seed_image(NAME, "t")
-    registry.faults.always(fr.SetHeader(name="Content-Type", value=INDEX))
+def test_a_header_that_contradicts_the_type_in_the_manifest_is_an_error(seeded: FaultRegistry, client: Client) -> None:
+    seeded.seed_image(NAME, "t")
+    seeded.faults.always(fr.SetHeader(name="Content-Type", value=INDEX))
     with pytest.raises(LayoutError, match="another media type than announced"):
-        client.at(registry.host).manifest("t")
+        client.at(seeded.host).manifest("t")
 
 
 @pytest.mark.parametrize("action", [fr.Endless(), fr.HugeError(size=1 << 30, status=200)])
 def test_an_oversize_or_endless_manifest_is_read_to_the_limit_only(
-    registry: FaultRegistry, client: Client, action: fr.Action
+    seeded: FaultRegistry, client: Client, action: fr.Action
 ) -> None:
-    registry.seed_image(NAME, "t")
-    registry.faults.always(action, "manifest")
+    seeded.seed_image(NAME, "t")
+    seeded.faults.always(action, "manifest")
     with pytest.raises(LayoutError, match="is too long; expected at most 4194304 bytes"):
-        client.at(registry.host).manifest("t")
-    assert client.moved(registry.host)[0] < DEFAULT_LIMITS.manifest_bytes + MIB
+        client.at(seeded.host).manifest("t")
+    assert client.moved(seeded.host)[0] < DEFAULT_LIMITS.manifest_bytes + MIB
 
 
-def test_a_manifest_whose_body_breaks_is_asked_for_again(registry: FaultRegistry, client: Client) -> None:
-    image = registry.seed_image(NAME, "t")
-    registry.faults.once(fr.ResetInAnswer(after_bytes=20), "manifest", times=2)
-    registry.faults.once(fr.CloseInAnswer(after_bytes=30), "manifest")
-    assert client.at(registry.host).manifest("t").raw == image.raw
+def test_a_manifest_whose_body_breaks_is_asked_for_again(seeded: FaultRegistry, client: Client) -> None:
+    image = seeded.seed_image(NAME, "t")
+    seeded.faults.once(fr.ResetInAnswer(after_bytes=20), "manifest", times=2)
+    seeded.faults.once(fr.CloseInAnswer(after_bytes=30), "manifest")
+    assert client.at(seeded.host).manifest("t").raw == image.raw
     assert len(client.notes) == 3
 
 
 def test_C38_P31_an_index_gives_the_child_of_the_platform_and_passes_over_attestations(
-    registry: FaultRegistry, client: Client
+    seeded: FaultRegistry, client: Client
 ) -> None:
-    image = registry.seed_image(NAME)
+    image = seeded.seed_image(NAME)
     child = {"mediaType": OCI, "digest": image.digest, "size": len(image.raw)}
     other = {**child, "digest": f"sha256:{'1' * 64}"}
     document = {
@@ -220,13 +195,13 @@ def test_C38_P31_an_index_gives_the_child_of_the_platform_and_passes_over_attest
             {**other, "platform": {"os": "unknown", "architecture": "unknown"}},
         ],
     }
-    registry.put_manifest(NAME, document, tag="t")
-    remote = client.at(registry.host).manifest("t")
+    seeded.put_manifest(NAME, document, tag="t")
+    remote = client.at(seeded.host).manifest("t")
     assert remote.is_index
     row = Index.parse(remote.raw, media_type=remote.descriptor.media_type, subject="i").select(
         "linux/arm64", subject="i"
     )
-    assert client.at(registry.host).manifest(row.descriptor.digest).raw == image.raw
+    assert client.at(seeded.host).manifest(row.descriptor.digest).raw == image.raw
 
 
 # blobs
@@ -260,70 +235,70 @@ def test_after_resets_at_any_byte_the_bytes_are_right_and_none_is_read_twice(cut
     ],
 )
 def test_a_wrong_answer_to_a_range_means_reading_from_the_start(
-    registry: FaultRegistry, client: Client, action: fr.Action
+    seeded: FaultRegistry, client: Client, action: fr.Action
 ) -> None:
-    registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
-    registry.faults.add(fr.Fault(action=action, kind="blob", skip=1))
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
-    assert "range" not in registry.requests("blob")[-1].headers or len(registry.requests("blob")) == 2
+    seeded.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
+    seeded.faults.add(fr.Fault(action=action, kind="blob", skip=1))
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
+    assert "range" not in seeded.requests("blob")[-1].headers or len(seeded.requests("blob")) == 2
 
 
-def test_reading_from_the_start_may_break_as_well(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
+def test_reading_from_the_start_may_break_as_well(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
     for action in (fr.Answer(status=416), fr.CloseInAnswer(after_bytes=50_000), fr.ResetInAnswer(after_bytes=0)):
-        registry.faults.once(action, "blob")
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
+        seeded.faults.once(action, "blob")
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert len(client.notes) == 4
 
 
-def test_a_416_that_announces_more_than_it_sends_is_not_waited_for(registry: FaultRegistry, client: Client) -> None:
-    registry.switches.long_416 = True
-    registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
-    registry.faults.add(fr.Fault(action=fr.ShiftRange(by=SIZE), kind="blob", skip=1))
+def test_a_416_that_announces_more_than_it_sends_is_not_waited_for(seeded: FaultRegistry, client: Client) -> None:
+    seeded.switches.long_416 = True
+    seeded.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
+    seeded.faults.add(fr.Fault(action=fr.ShiftRange(by=SIZE), kind="blob", skip=1))
     began = time.monotonic()
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert time.monotonic() - began < 2
 
 
-def test_a_range_that_lies_is_found_by_the_digest(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
-    registry.faults.add(fr.Fault(action=fr.ShiftRange(by=7, honest=False), kind="blob", skip=1, times=None))
+def test_a_range_that_lies_is_found_by_the_digest(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.once(fr.ResetInAnswer(after_bytes=100_000), "blob")
+    seeded.faults.add(fr.Fault(action=fr.ShiftRange(by=7, honest=False), kind="blob", skip=1, times=None))
     with pytest.raises((DigestMismatchError, NetworkError)):
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
 
 
 @pytest.mark.parametrize("at", [0, 333_333, SIZE - 1])
-def test_a_flipped_bit_is_found(registry: FaultRegistry, client: Client, at: int) -> None:
-    registry.faults.always(fr.FlipBit(at=at), "blob")
+def test_a_flipped_bit_is_found(seeded: FaultRegistry, client: Client, at: int) -> None:
+    seeded.faults.always(fr.FlipBit(at=at), "blob")
     with pytest.raises(DigestMismatchError, match="does not have the recorded digest"):
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
 
 
 @pytest.mark.parametrize("action", [fr.Chunked(), fr.Unframed(), fr.Endless()])
 def test_a_blob_without_a_length_or_an_end_is_read_to_its_size(
-    registry: FaultRegistry, client: Client, action: fr.Action
+    seeded: FaultRegistry, client: Client, action: fr.Action
 ) -> None:
-    registry.faults.always(action, "blob")
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
-    assert client.moved(registry.host)[0] < SIZE + 200_000
+    seeded.faults.always(action, "blob")
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
+    assert client.moved(seeded.host)[0] < SIZE + 200_000
 
 
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1])
 def test_another_length_than_the_descriptor_says_is_refused_before_a_byte_is_read(
-    registry: FaultRegistry, client: Client, size: int
+    seeded: FaultRegistry, client: Client, size: int
 ) -> None:
     with pytest.raises(DigestMismatchError, match="another length than its descriptor"):
-        client.read(registry.host, DIGEST, size)
-    assert client.moved(registry.host)[0] < 300_000
+        client.read(seeded.host, DIGEST, size)
+    assert client.moved(seeded.host)[0] < 300_000
 
 
-def test_C56_an_encoded_blob_is_refused_and_was_not_asked_for(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.always(fr.Gzip(), "blob")
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
-    assert registry.requests("blob")[0].headers["accept-encoding"] == "identity"
-    registry.faults.always(fr.Gzip(force=True), "blob")
+def test_C56_an_encoded_blob_is_refused_and_was_not_asked_for(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.always(fr.Gzip(), "blob")
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
+    assert seeded.requests("blob")[0].headers["accept-encoding"] == "identity"
+    seeded.faults.always(fr.Gzip(force=True), "blob")
     with pytest.raises(ProtocolError, match="came encoded, which was not asked for; expected identity, actual gzip"):
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
 
 
 @pytest.mark.parametrize("framing", [fr.Unframed(), fr.Chunked(), fr.Action()])
@@ -341,12 +316,12 @@ def test_over_tls_a_reset_without_framing_is_not_taken_for_the_end(tmp_path: Pat
             assert len(client.notes) == 1
 
 
-def test_a_blob_that_breaks_again_and_again_is_left_with_what_came(registry: FaultRegistry, client: Client) -> None:
-    registry.faults.always(fr.CloseInAnswer(after_bytes=1000), "blob")
+def test_a_blob_that_breaks_again_and_again_is_left_with_what_came(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.always(fr.CloseInAnswer(after_bytes=1000), "blob")
     with pytest.raises(NetworkError, match=rf"after 4 breaks; actual 4000 of {SIZE} bytes") as caught:
-        client.read(registry.host, DIGEST, SIZE)
-    assert (caught.value.where or "").startswith(f"{registry.url}/v2/{NAME}/blobs/sha256:")
-    assert len(registry.requests("blob")) == 4
+        client.read(seeded.host, DIGEST, SIZE)
+    assert (caught.value.where or "").startswith(f"{seeded.url}/v2/{NAME}/blobs/sha256:")
+    assert len(seeded.requests("blob")) == 4
 
 
 def test_breaks_are_forgiven_while_the_blob_goes_on(client: Client) -> None:
@@ -371,21 +346,21 @@ def test_parts_that_are_shorter_than_asked_for_are_put_together(client: Client) 
         assert [b"Range: bytes=90000-" in one for one in server.asked] == [False, False, True]
 
 
-def test_blobs_of_no_bytes_and_of_sha512_are_read(registry: FaultRegistry, client: Client) -> None:
-    assert client.read(registry.host, fr.digest_of(b""), 0) == b""
+def test_blobs_of_no_bytes_and_of_sha512_are_read(seeded: FaultRegistry, client: Client) -> None:
+    assert client.read(seeded.host, fr.digest_of(b""), 0) == b""
     sha512 = "sha512:" + hashlib.sha512(DATA).hexdigest()
-    registry.add_blob(NAME, fr.Blob(digest=sha512, size=SIZE, piece=lambda start, stop: DATA[start:stop]))
-    assert client.read(registry.host, sha512, SIZE) == DATA
+    seeded.add_blob(NAME, fr.Blob(digest=sha512, size=SIZE, piece=lambda start, stop: DATA[start:stop]))
+    assert client.read(seeded.host, sha512, SIZE) == DATA
 
 
-def test_many_threads_get_each_their_own_bytes_and_leave_no_connection_open(registry: FaultRegistry) -> None:
+def test_many_threads_get_each_their_own_bytes_and_leave_no_connection_open(seeded: FaultRegistry) -> None:
     blobs = {fr.digest_of(data): data for data in (bytes([index]) * (50_000 + index) for index in range(24))}
     for data in blobs.values():
-        registry.put_blob(NAME, data)
-    registry.faults.add(fr.Fault(action=fr.ResetInAnswer(after_bytes=20_000), kind="blob", probability=0.2, times=None))
+        seeded.put_blob(NAME, data)
+    seeded.faults.add(fr.Fault(action=fr.ResetInAnswer(after_bytes=20_000), kind="blob", probability=0.2, times=None))
     with Client() as client, ThreadPoolExecutor(12) as pool:
 
         def read(digest: str) -> bool:
-            return client.read(registry.host, digest, len(blobs[digest])) == blobs[digest]
+            return client.read(seeded.host, digest, len(blobs[digest])) == blobs[digest]
 
         assert all(pool.map(read, [*blobs, *blobs]))

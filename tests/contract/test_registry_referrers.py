@@ -18,8 +18,7 @@ from imgbuild.model.oci import INDEX_TYPES, Descriptor, Family
 
 from tests.support import fault_registry as fr
 from tests.support.pushing import APP, client, config_descriptor, config_of, image_of
-from tests.support.reading import isolate
-from tests.support.registries import KINDS, any_registry
+from tests.support.registries import any_registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,22 +36,8 @@ EMPTY = b"{}"
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SETTLE", 0.02)
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from imgbuild.adapters.registry.uploadsession import ask_to_push
 from imgbuild.adapters.registry.uploadstate import UploadMemory
 from imgbuild.errors import ImgbuildError
 
-from tests.support.reading import Client, Scripted, all_text, described, isolate
+from tests.support.reading import Client, Scripted, all_text, described
 
 if TYPE_CHECKING:
     import socket
@@ -113,17 +113,6 @@ def check_all(client: Client, host: str, folder: Path, said: str) -> int:
             assert said.lower() not in text
     assert not [note for note in client.notes if said.lower() in note.lower()]
     return refused
-
-
-@pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
-    isolate(monkeypatch, tmp_path)
-
-    def write(host: str, **entry: str) -> None:
-        (tmp_path / ".docker").mkdir(exist_ok=True)
-        (tmp_path / ".docker" / "config.json").write_text(json.dumps({"auths": {host: entry}}))
-
-    return write
 
 
 @pytest.mark.parametrize(("secret", "form"), [*((SECRET, form) for form in FORMS), (PAIR, str), (PAIR, str.lower)])

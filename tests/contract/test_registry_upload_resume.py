@@ -27,27 +27,12 @@ from tests.support.pushing import (
     stop_between,
     stored,
 )
-from tests.support.registries import KINDS, any_registry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import Action, FaultRegistry
-    from tests.support.registries import LocalRegistry, RegistryKind
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
+    from tests.support.registries import LocalRegistry
 
 
 # What is kept on disk

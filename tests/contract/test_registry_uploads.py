@@ -30,30 +30,16 @@ from tests.support.pushing import (
     received,
     stored,
 )
-from tests.support.registries import KINDS, any_registry, make_authority
+from tests.support.registries import make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import Action, FaultRegistry, Kind
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
 
 MIB = 1024 * 1024
 BIG = bytes(5 * MIB)
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
-@pytest.fixture
-def faulty() -> Iterator[FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
 
 
 # Sizes

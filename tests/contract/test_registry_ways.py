@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,35 +10,14 @@ from imgbuild.errors import MissingError, NetworkError, ProtocolError, UsageErro
 from tests.support import fault_registry as fr
 from tests.support.fault_registry import Auth, FaultRegistry
 from tests.support.proxying import Proxy, authority_for
-from tests.support.reading import NAME, Client, Scripted, all_text, isolate
+from tests.support.reading import DATA, DIGEST, NAME, SIZE, Client, Scripted, all_text, settings
 from tests.support.registries import make_authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DATA = hashlib.sha256(b"x").digest() * 10_000
-DIGEST = fr.digest_of(DATA)
-SIZE = len(DATA)
 OUTSIDE = "registry.example.test"
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    isolate(monkeypatch, tmp_path)
-
-
-@pytest.fixture
-def registry() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        found.put_blob(NAME, DATA)
-        yield found
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with Client() as found:
-        yield found
 
 
 @pytest.fixture
@@ -50,21 +28,15 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
         yield found
 
 
-def settings(folder: Path, *tables: str) -> Path:
-    file = folder / "registries.toml"
-    file.write_text("\n".join(['schema = "imgbuild/registries/v1"', *tables]))
-    return file
-
-
 # redirects
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("to", ["/cdn/{digest}?a=b/c", "{base}/cdn/{digest}#x", "../../../../cdn/{digest}"])
-def test_a_redirect_is_followed(registry: FaultRegistry, client: Client, status: int, to: str) -> None:
-    registry.faults.always(fr.Redirect(to=to, status=status), "blob")  # type: ignore[arg-type]
-    assert client.read(registry.host, DIGEST, SIZE) == DATA
-    assert registry.requests("cdn")[0].query == ({"a": "b/c"} if "?" in to else {})
+def test_a_redirect_is_followed(seeded: FaultRegistry, client: Client, status: int, to: str) -> None:
+    seeded.faults.always(fr.Redirect(to=to, status=status), "blob")  # type: ignore[arg-type]
+    assert client.read(seeded.host, DIGEST, SIZE) == DATA
+    assert seeded.requests("cdn")[0].query == ({"a": "b/c"} if "?" in to else {})
 
 
 def test_a_query_right_after_the_host_is_kept(client: Client) -> None:
@@ -88,13 +60,13 @@ def test_a_query_right_after_the_host_is_kept(client: Client) -> None:
         ("", "without a Location"),
     ],
 )
-def test_a_redirect_to_nowhere_is_a_typed_error(registry: FaultRegistry, client: Client, to: str, problem: str) -> None:
-    registry.faults.always(fr.Redirect(to=to), "blob")
+def test_a_redirect_to_nowhere_is_a_typed_error(seeded: FaultRegistry, client: Client, to: str, problem: str) -> None:
+    seeded.faults.always(fr.Redirect(to=to), "blob")
     with pytest.raises(ProtocolError, match=problem) as caught:
-        client.read(registry.host, DIGEST, SIZE)
+        client.read(seeded.host, DIGEST, SIZE)
     assert "pw" not in all_text(caught.value)
     assert "\x1b" not in all_text(caught.value)
-    assert len(registry.requests()) == (6 if "on and on" in problem else 1)
+    assert len(seeded.requests()) == (6 if "on and on" in problem else 1)
 
 
 def test_C50_a_redirect_leaves_https_only_for_the_same_host_and_then_by_https(tmp_path: Path) -> None:
@@ -122,18 +94,18 @@ def test_C50_a_redirect_leaves_https_only_for_the_same_host_and_then_by_https(tm
 )
 @pytest.mark.parametrize("how", ["redirect", "realm"])
 def test_a_registry_elsewhere_cannot_lead_us_into_this_machine(
-    registry: FaultRegistry, proxy: Proxy, tmp_path: Path, inside: str, how: str
+    seeded: FaultRegistry, proxy: Proxy, tmp_path: Path, inside: str, how: str
 ) -> None:
-    host, to = f"{OUTSIDE}:{registry.port}", f"http://{inside}:1/secrets"
+    host, to = f"{OUTSIDE}:{seeded.port}", f"http://{inside}:1/secrets"
     if how == "realm":
-        registry.auth.mode, registry.auth.realm = "bearer", to
+        seeded.auth.mode, seeded.auth.realm = "bearer", to
     else:
-        registry.faults.always(fr.Redirect(to=to), "blob")
+        seeded.faults.always(fr.Redirect(to=to), "blob")
     file = settings(tmp_path, f'[registry."{host}"]\nplain-http = true')
     problem = r"inside this machine or its link|name or number of a host"
     with Client(settings=file) as client, pytest.raises(ProtocolError, match=problem):
         client.read(host, DIGEST, SIZE)
-    assert len(registry.requests()) == len(proxy.asked) == 1
+    assert len(seeded.requests()) == len(proxy.asked) == 1
 
 
 # proxies
@@ -155,9 +127,9 @@ def test_a_registry_is_asked_through_the_proxy_of_the_environment(proxy: Proxy, 
 
 
 def test_plain_http_goes_through_its_proxy_with_the_whole_address(
-    registry: FaultRegistry, proxy: Proxy, tmp_path: Path
+    seeded: FaultRegistry, proxy: Proxy, tmp_path: Path
 ) -> None:
-    host = f"{OUTSIDE}:{registry.port}"
+    host = f"{OUTSIDE}:{seeded.port}"
     with Client(settings=settings(tmp_path, f'[registry."{host}"]\nplain-http = true')) as client:
         assert client.read(host, DIGEST, SIZE) == DATA
         assert client.moved(host)[0] > SIZE
@@ -166,13 +138,13 @@ def test_plain_http_goes_through_its_proxy_with_the_whole_address(
 
 
 def test_this_machine_and_what_no_proxy_names_are_asked_directly(
-    registry: FaultRegistry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seeded: FaultRegistry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Client() as client:
-        assert client.read(registry.host, DIGEST, SIZE) == DATA
+        assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert proxy.asked == []
     monkeypatch.setenv("no_proxy", "0.0.0.0")  # noqa: S104
-    host = f"0.0.0.0:{registry.port}"
+    host = f"0.0.0.0:{seeded.port}"
     with Client(settings=settings(tmp_path, f'[registry."{host}"]\nplain-http = true')) as client:
         assert client.read(host, DIGEST, SIZE) == DATA
     assert proxy.asked == []

@@ -15,22 +15,15 @@ from imgbuild.model.oci import INDEX_TYPES
 
 from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit, VanishManifest
 from tests.support.refusals import locked
-from tests.support.registries import KINDS, any_registry
+from tests.support.registries import any_registry
 from tests.support.remote import BASE, Remote, base_to, moved, registries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
     from tests.support.tiny import Tiny
-
-
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from tests.support import fault_registry as fr
 from tests.support.remote import BASE, Remote, base_to
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.tiny import Tiny
@@ -27,17 +26,11 @@ STALL = 15.0
 
 
 @pytest.fixture
-def registry() -> Iterator[fr.FaultRegistry]:
-    with fr.FaultRegistry() as found:
-        yield found
-
-
-@pytest.fixture
 def remote(
-    tiny: Tiny, registry: fr.FaultRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Tiny, faulty: fr.FaultRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Remote:
-    base_to(tiny, registry.host, monkeypatch)
-    return Remote(tiny=tiny, host=registry.host, capture=capsys)
+    base_to(tiny, faulty.host, monkeypatch)
+    return Remote(tiny=tiny, host=faulty.host, capture=capsys)
 
 
 def interrupt(remote: Remote, registry: fr.FaultRegistry, folder: Path, *words: str) -> str:
@@ -76,32 +69,32 @@ def interrupt(remote: Remote, registry: fr.FaultRegistry, folder: Path, *words: 
 )
 @pytest.mark.parametrize("words", [("inventory",), ("verify", "--deep")])
 def test_while_layers_are_read(
-    remote: Remote, registry: fr.FaultRegistry, tmp_path: Path, action: fr.Action, words: tuple[str, ...]
+    remote: Remote, faulty: fr.FaultRegistry, tmp_path: Path, action: fr.Action, words: tuple[str, ...]
 ) -> None:
     # The first blob that is asked for is the config, by the main thread.
-    registry.faults.add(fr.Fault(action=action, kind="blob", method="GET", skip=1, times=None))
-    said = interrupt(remote, registry, tmp_path, *words, remote.reference(BASE, "v1"))
+    faulty.faults.add(fr.Fault(action=action, kind="blob", method="GET", skip=1, times=None))
+    said = interrupt(remote, faulty, tmp_path, *words, remote.reference(BASE, "v1"))
     assert said.splitlines()[-1] == "interrupted"
 
 
 @pytest.mark.parametrize("kind", ["upload-post", "upload-put"])
 @pytest.mark.parametrize("action", [fr.Hang(seconds=STALL), fr.Answer(status=503)])
 def test_while_blobs_are_sent(
-    remote: Remote, registry: fr.FaultRegistry, tmp_path: Path, action: fr.Action, kind: fr.Kind
+    remote: Remote, faulty: fr.FaultRegistry, tmp_path: Path, action: fr.Action, kind: fr.Kind
 ) -> None:
     # The first session is the question whether a push is allowed.
-    registry.faults.add(fr.Fault(action=action, kind=kind, skip=int(kind == "upload-post"), times=None))
-    said = interrupt(remote, registry, tmp_path, "build", "tiny", "--push", f"{remote.host}/llm/tiny")
+    faulty.faults.add(fr.Fault(action=action, kind=kind, skip=int(kind == "upload-post"), times=None))
+    said = interrupt(remote, faulty, tmp_path, "build", "tiny", "--push", f"{remote.host}/llm/tiny")
     assert said.splitlines()[-1].startswith("interrupted; what was not verified has no tag")
-    assert not registry.repository("llm/tiny").tags
+    assert not faulty.repository("llm/tiny").tags
 
 
 def test_what_is_tried_again_is_said_unless_that_is_not_wanted(
-    remote: Remote, registry: fr.FaultRegistry, tmp_path: Path
+    remote: Remote, faulty: fr.FaultRegistry, tmp_path: Path
 ) -> None:
     for words, expected in (((), 1), (("-q",), 0), (("--json",), 1)):
-        registry.faults.clear()
-        registry.faults.once(fr.Answer(status=503), "manifest")
+        faulty.faults.clear()
+        faulty.faults.once(fr.Answer(status=503), "manifest")
         shared = ["--project", str(remote.tiny.root), "--cache", str(tmp_path / "cache")]
         remote.capture.readouterr()
         assert run(["inventory", *shared, *words, remote.reference(BASE, "v1")]) == 0

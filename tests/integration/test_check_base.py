@@ -17,14 +17,13 @@ from imgbuild.digest import Digest
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.steps.liveness import Verdict, check_pins
 
-from tests.support.checking import WHEELS, at, base_rows, based_at, free_port, hurry, rows
+from tests.support.checking import at, base_rows, hurry, rows
 from tests.support.fault_registry import CONTROL, Answer, Blob, Busy, Fault, FaultRegistry, FlipBit, Hang, Reset
 from tests.support.refusals import forge, locked
-from tests.support.registries import any_registry
+from tests.support.registries import any_registry, free_port
 from tests.support.remote import BASE, Remote, registries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.fault_registry import Action
@@ -34,19 +33,6 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
-
-
-@pytest.fixture
-def fault() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        yield found
-
-
-@pytest.fixture
-def faulty(
-    tiny: Tiny, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Remote:
-    return based_at(fault.host, tiny, monkeypatch, capsys, *WHEELS)
 
 
 def put_index(remote: Remote) -> Digest:
@@ -59,17 +45,17 @@ def put_index(remote: Remote) -> Digest:
     return Digest.of(raw)
 
 
-def test_no_layer_and_no_config_is_asked_for_by_more_than_its_head(faulty: Remote, fault: FaultRegistry) -> None:
-    fault.clear_log()
-    assert faulty.run("check", "tiny")[0] == 0
-    assert {one.method for one in fault.requests("blob")} == {"HEAD"}
+def test_no_layer_and_no_config_is_asked_for_by_more_than_its_head(based: Remote, faulty: FaultRegistry) -> None:
+    faulty.clear_log()
+    assert based.run("check", "tiny")[0] == 0
+    assert {one.method for one in faulty.requests("blob")} == {"HEAD"}
 
 
-def test_P27_a_manifest_whose_tag_and_index_are_healthy_is_gone(faulty: Remote, fault: FaultRegistry) -> None:
-    at(faulty, index=str(put_index(faulty)), tag_for_humans="multi")
-    assert faulty.run("check", "tiny")[0] == 0
-    del fault.repository(BASE).manifests[locked(faulty.tiny)["pins"]["base"]["manifest"]]
-    code, result = faulty.run("check", "tiny")
+def test_P27_a_manifest_whose_tag_and_index_are_healthy_is_gone(based: Remote, faulty: FaultRegistry) -> None:
+    at(based, index=str(put_index(based)), tag_for_humans="multi")
+    assert based.run("check", "tiny")[0] == 0
+    del faulty.repository(BASE).manifests[locked(based.tiny)["pins"]["base"]["manifest"]]
+    code, result = based.run("check", "tiny")
     assert (code, result["ok"], result["complete"]) == (1, False, True)
     found = base_rows(result)
     assert found.pop("manifest")["verdict"] == "gone"
@@ -95,14 +81,14 @@ def test_P27_a_manifest_whose_tag_and_index_are_healthy_is_gone(faulty: Remote, 
 )
 @pytest.mark.parametrize("kind", ["manifest", "blob"])
 def test_P25_statuses_are_told_apart(
-    faulty: Remote, fault: FaultRegistry, action: Action, verdict: str, code: int, kind: str
+    based: Remote, faulty: FaultRegistry, action: Action, verdict: str, code: int, kind: str
 ) -> None:
-    layer = locked(faulty.tiny)["facts"]["base_layers"][0]["digest"]
+    layer = locked(based.tiny)["facts"]["base_layers"][0]["digest"]
     what, digest = (
-        ("layer 1 of 3", layer) if kind == "blob" else ("manifest", str(faulty.tiny.lock().pins.base.manifest))
+        ("layer 1 of 3", layer) if kind == "blob" else ("manifest", str(based.tiny.lock().pins.base.manifest))
     )
-    fault.faults.add(Fault(action=action, path=digest, times=None))
-    found, result = faulty.run("check", "tiny")
+    faulty.faults.add(Fault(action=action, path=digest, times=None))
+    found, result = based.run("check", "tiny")
     assert found == code
     row = rows(result)[what]
     assert row["verdict"] == verdict
@@ -115,18 +101,18 @@ def test_P25_statuses_are_told_apart(
         assert len([row for row in result["pins"] if row["verdict"] != "alive"]) == 1
 
 
-def test_what_fails_once_and_then_answers_is_alive(faulty: Remote, fault: FaultRegistry) -> None:
+def test_what_fails_once_and_then_answers_is_alive(based: Remote, faulty: FaultRegistry) -> None:
     for action in (Reset(), Busy(retry_after=0), Answer(status=502)):
-        fault.faults.once(action)
-        assert faulty.run("check", "tiny")[0] == 0
-    assert not fault.faults.pending()
+        faulty.faults.once(action)
+        assert based.run("check", "tiny")[0] == 0
+    assert not faulty.faults.pending()
 
 
-def test_a_manifest_with_other_bytes_and_a_layer_of_another_size_differ(faulty: Remote, fault: FaultRegistry) -> None:
-    layer = locked(faulty.tiny)["facts"]["base_layers"][2]
-    fault.faults.add(Fault(action=FlipBit(at=40), kind="manifest", path="sha256:", times=None))
-    fault.repository(BASE).blobs[layer["digest"]] = Blob(digest=layer["digest"], size=7, piece=None)
-    code, result = faulty.run("check", "tiny")
+def test_a_manifest_with_other_bytes_and_a_layer_of_another_size_differ(based: Remote, faulty: FaultRegistry) -> None:
+    layer = locked(based.tiny)["facts"]["base_layers"][2]
+    faulty.faults.add(Fault(action=FlipBit(at=40), kind="manifest", path="sha256:", times=None))
+    faulty.repository(BASE).blobs[layer["digest"]] = Blob(digest=layer["digest"], size=7, piece=None)
+    code, result = based.run("check", "tiny")
     found = rows(result)
     assert code == 1
     assert found["manifest"]["verdict"] == "differs"
@@ -135,12 +121,12 @@ def test_a_manifest_with_other_bytes_and_a_layer_of_another_size_differ(faulty: 
     assert found["config"]["verdict"] == "alive"
 
 
-def test_a_registry_that_nobody_answers_for_is_asked_once_and_its_parts_say_so(faulty: Remote) -> None:
-    value = locked(faulty.tiny)
+def test_a_registry_that_nobody_answers_for_is_asked_once_and_its_parts_say_so(based: Remote) -> None:
+    value = locked(based.tiny)
     value["pins"]["base"]["reference"] = f"127.0.0.1:{free_port()}/{BASE}"
-    forge(faulty.tiny, value)
+    forge(based.tiny, value)
     started = time.monotonic()
-    code, result = faulty.run("check", "tiny")
+    code, result = based.run("check", "tiny")
     assert time.monotonic() - started < 20
     assert code == 5
     found = base_rows(result)
@@ -149,37 +135,37 @@ def test_a_registry_that_nobody_answers_for_is_asked_once_and_its_parts_say_so(f
     assert result["tag"]["state"] == "unknown"
 
 
-def test_a_registry_that_hangs_holds_nobody(tiny: Tiny, faulty: Remote, fault: FaultRegistry) -> None:
-    fault.faults.always(Hang(seconds=30), "blob")
+def test_a_registry_that_hangs_holds_nobody(tiny: Tiny, based: Remote, faulty: FaultRegistry) -> None:
+    faulty.faults.always(Hang(seconds=30), "blob")
     short = Times(connect=1.0, idle=0.3, head=0.3, window=0.3)
     patience = Patience(attempts=1)
     context = tiny.context(offline=False)
     known = connect(None, ledger=context.ledger, offline=False, note=print, times=short, patience=patience)
     started = time.monotonic()
-    found = check_pins(dataclasses.replace(context, connect=lambda: known), faulty.tiny.lock())
+    found = check_pins(dataclasses.replace(context, connect=lambda: known), based.tiny.lock())
     assert time.monotonic() - started < 10
     assert {pin.verdict for pin in found.pins if pin.what.startswith("layer")} == {Verdict.UNREACHABLE}
 
 
-def test_a_lock_without_facts_finds_the_layers_in_the_manifest(faulty: Remote, fault: FaultRegistry) -> None:
-    value = locked(faulty.tiny)
+def test_a_lock_without_facts_finds_the_layers_in_the_manifest(based: Remote, faulty: FaultRegistry) -> None:
+    value = locked(based.tiny)
     del value["facts"], value["result"]
-    forge(faulty.tiny, value)
-    code, result = faulty.run("check", "tiny")
+    forge(based.tiny, value)
+    code, result = based.run("check", "tiny")
     assert code == 0
     assert "layer 3 of 3" in rows(result)
-    fault.repository(BASE).manifests.clear()
-    code, result = faulty.run("check", "tiny")
+    faulty.repository(BASE).manifests.clear()
+    code, result = based.run("check", "tiny")
     assert code == 1
     assert rows(result)["layers"]["verdict"] == "unreachable"
     assert "--complete" in rows(result)["layers"]["hint"]
 
 
-def test_a_layer_that_stands_twice_is_asked_for_once(faulty: Remote) -> None:
-    value = locked(faulty.tiny)
+def test_a_layer_that_stands_twice_is_asked_for_once(based: Remote) -> None:
+    value = locked(based.tiny)
     value["facts"]["base_layers"].append(value["facts"]["base_layers"][0])
-    forge(faulty.tiny, value)
-    code, result = faulty.run("check", "tiny")
+    forge(based.tiny, value)
+    code, result = based.run("check", "tiny")
     assert code == 0
     assert [what for what in rows(result) if what.startswith("layer")] == [f"layer {n} of 4" for n in (1, 2, 3)]
 
@@ -187,23 +173,23 @@ def test_a_layer_that_stands_twice_is_asked_for_once(faulty: Remote) -> None:
 # Tags
 
 
-def test_P19_a_tag_that_moved_or_is_gone_is_said_and_is_no_failure(faulty: Remote, fault: FaultRegistry) -> None:
-    other = fault.seed_image(BASE, "v1")
-    code, result = faulty.run("check", "tiny")
+def test_P19_a_tag_that_moved_or_is_gone_is_said_and_is_no_failure(based: Remote, faulty: FaultRegistry) -> None:
+    other = faulty.seed_image(BASE, "v1")
+    code, result = based.run("check", "tiny")
     assert (code, result["ok"]) == (0, True)
     assert (result["tag"]["state"], result["tag"]["now"]) == ("moved", other.digest)
-    fault.repository(BASE).tags.clear()
-    code, result = faulty.run("check", "tiny")
+    faulty.repository(BASE).tags.clear()
+    code, result = based.run("check", "tiny")
     assert (code, result["tag"]["state"]) == (0, "gone")
-    fault.faults.add(Fault(action=Answer(status=403), path="manifests/v1", times=None))
-    code, result = faulty.run("check", "tiny")
+    faulty.faults.add(Fault(action=Answer(status=403), path="manifests/v1", times=None))
+    code, result = based.run("check", "tiny")
     assert (code, result["tag"]["state"]) == (0, "unknown")
 
 
-def test_P30_a_tag_of_an_index_that_lists_the_pinned_manifest_has_not_moved(faulty: Remote) -> None:
-    put_index(faulty)
-    at(faulty, tag_for_humans="multi")
-    assert faulty.run("check", "tiny")[1]["tag"]["state"] == "same"
+def test_P30_a_tag_of_an_index_that_lists_the_pinned_manifest_has_not_moved(based: Remote) -> None:
+    put_index(based)
+    at(based, tag_for_humans="multi")
+    assert based.run("check", "tiny")[1]["tag"]["state"] == "same"
 
 
 # Mirrors and local names
@@ -223,93 +209,93 @@ def local(remote: Remote) -> None:
 
 
 def test_a_mirror_does_not_hide_what_its_origin_lost(
-    faulty: Remote, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    based: Remote, faulty: FaultRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with any_registry("fault", tmp_path / "other") as other:
         assert other.fault is not None
-        other.fault.storage.repositories[BASE] = fault.storage.repositories.pop(BASE)
-        mirror(faulty, monkeypatch, f"{faulty.host}/{BASE}", f"{other.host}/{BASE}")
-        code, result = faulty.run("check", "tiny")
+        other.fault.storage.repositories[BASE] = faulty.storage.repositories.pop(BASE)
+        mirror(based, monkeypatch, f"{based.host}/{BASE}", f"{other.host}/{BASE}")
+        code, result = based.run("check", "tiny")
         assert code == 1
         assert {row["verdict"] for row in base_rows(result).values()} == {"gone"}
         assert not other.fault.requests()
 
 
 def test_a_local_name_is_looked_for_at_its_mirrors_and_then_in_the_store(
-    faulty: Remote, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch
+    based: Remote, faulty: FaultRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local(faulty)
-    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/nothing", f"{faulty.host}/{BASE}")
-    code, result = faulty.run("check", "tiny")
+    local(based)
+    mirror(based, monkeypatch, "localhost/test/base", f"{based.host}/nothing", f"{based.host}/{BASE}")
+    code, result = based.run("check", "tiny")
     assert code == 0
-    assert {row["where"] for row in base_rows(result).values()} == {f"{faulty.host}/{BASE}"}
-    fault.storage.repositories.clear()
-    code, result = faulty.run("check", "tiny")
+    assert {row["where"] for row in base_rows(result).values()} == {f"{based.host}/{BASE}"}
+    faulty.storage.repositories.clear()
+    code, result = based.run("check", "tiny")
     assert code == 1
     assert {row["verdict"] for row in base_rows(result).values()} == {"gone"}
-    here = f"the store here, {faulty.tiny.store_path}"
-    asked = f"{faulty.host}/nothing and {faulty.host}/{BASE} and {here}"
+    here = f"the store here, {based.tiny.store_path}"
+    asked = f"{based.host}/nothing and {based.host}/{BASE} and {here}"
     assert {row["where"] for row in base_rows(result).values()} == {asked}
-    faulty.tiny.write_base()
-    code, result = faulty.run("check", "tiny")
+    based.tiny.write_base()
+    code, result = based.run("check", "tiny")
     assert code == 0
-    assert {row["where"] for row in base_rows(result).values()} == {f"the store here, {faulty.tiny.store_path}"}
+    assert {row["where"] for row in base_rows(result).values()} == {f"the store here, {based.tiny.store_path}"}
     assert result["tag"]["state"] == "same"
 
 
 def test_a_mirror_that_does_not_answer_may_have_it(
-    faulty: Remote, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch
+    based: Remote, faulty: FaultRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local(faulty)
-    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/closed", f"{faulty.host}/nothing")
-    fault.faults.add(Fault(action=Answer(status=403), path="/closed/", times=None))
-    code, result = faulty.run("check", "tiny")
+    local(based)
+    mirror(based, monkeypatch, "localhost/test/base", f"{based.host}/closed", f"{based.host}/nothing")
+    faulty.faults.add(Fault(action=Answer(status=403), path="/closed/", times=None))
+    code, result = based.run("check", "tiny")
     assert code == 5
     found = base_rows(result)
     assert {row["verdict"] for row in found.values()} == {"not-allowed"}
-    here = f"the store here, {faulty.tiny.store_path}"
+    here = f"the store here, {based.tiny.store_path}"
     for row in found.values():
-        assert row["where"] == f"{faulty.host}/closed and {faulty.host}/nothing and {here}"
+        assert row["where"] == f"{based.host}/closed and {based.host}/nothing and {here}"
         first, second, third = row["detail"].split(", and ")
-        assert first.startswith(f"{faulty.host}/closed: ")
-        assert second.startswith(f"{faulty.host}/nothing: ")
+        assert first.startswith(f"{based.host}/closed: ")
+        assert second.startswith(f"{based.host}/nothing: ")
         assert third == f"{here}: is not in the store" or third.startswith(f"{here}: is not in the store;")
 
 
 def test_the_one_mirror_that_lacks_a_base_of_a_local_name_is_named_to_people(
-    faulty: Remote, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch
+    based: Remote, faulty: FaultRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local(faulty)
-    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/{BASE}")
-    fault.repository(BASE).blobs.clear()
-    faulty.capture.readouterr()
-    assert run(["check", "tiny", "--project", str(faulty.tiny.root), "--cache", str(faulty.tiny.cache_path)]) == 1
-    out = faulty.capture.readouterr().out
-    assert f"  where    {faulty.host}/{BASE} and the store here, {faulty.tiny.store_path}\n" in out
-    assert f"  detail   {faulty.host}/{BASE}: is not in the registry, and the store here, " in out
+    local(based)
+    mirror(based, monkeypatch, "localhost/test/base", f"{based.host}/{BASE}")
+    faulty.repository(BASE).blobs.clear()
+    based.capture.readouterr()
+    assert run(["check", "tiny", "--project", str(based.tiny.root), "--cache", str(based.tiny.cache_path)]) == 1
+    out = based.capture.readouterr().out
+    assert f"  where    {based.host}/{BASE} and the store here, {based.tiny.store_path}\n" in out
+    assert f"  detail   {based.host}/{BASE}: is not in the registry, and the store here, " in out
 
 
 def test_a_manifest_of_another_config_than_the_lock_says_who_gave_it(
-    faulty: Remote, monkeypatch: pytest.MonkeyPatch
+    based: Remote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local(faulty)
-    mirror(faulty, monkeypatch, "localhost/test/base", f"{faulty.host}/{BASE}")
-    value = locked(faulty.tiny)
+    local(based)
+    mirror(based, monkeypatch, "localhost/test/base", f"{based.host}/{BASE}")
+    value = locked(based.tiny)
     value["pins"]["base"]["config"] = value["facts"]["base_layers"][0]["digest"]
-    forge(faulty.tiny, value)
-    code, result = faulty.run("check", "tiny")
+    forge(based.tiny, value)
+    code, result = based.run("check", "tiny")
     row = rows(result)["manifest"]
-    assert (code, row["verdict"], row["where"]) == (1, "differs", f"{faulty.host}/{BASE}")
+    assert (code, row["verdict"], row["where"]) == (1, "differs", f"{based.host}/{BASE}")
 
 
-def test_a_local_name_without_mirror_and_store_cannot_be_asked_for(faulty: Remote) -> None:
-    local(faulty)
-    code, result = faulty.run("check", "tiny")
+def test_a_local_name_without_mirror_and_store_cannot_be_asked_for(based: Remote) -> None:
+    local(based)
+    code, result = based.run("check", "tiny")
     assert code == 5
     found = base_rows(result)
     assert {row["verdict"] for row in found.values()} == {"unreachable"}
     assert "is of no registry" in found["manifest"]["detail"]
-    assert found["manifest"]["where"] == f"the store here, {faulty.tiny.store_path}"
+    assert found["manifest"]["where"] == f"the store here, {based.tiny.store_path}"
 
 
 def test_damage_in_the_store_is_seen_as_far_as_it_is_looked_at(tiny: Tiny) -> None:

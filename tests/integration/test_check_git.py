@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.adapters import gitprocess
 
-from tests.support.checking import WHEELS, forget, free_port, one
+from tests.support.checking import WHEELS, forget, one
 from tests.support.githttp import git_server
 from tests.support.refusals import forge, locked, source
-from tests.support.registries import make_authority
+from tests.support.registries import free_port, make_authority
 from tests.support.remote import Remote
 
 if TYPE_CHECKING:

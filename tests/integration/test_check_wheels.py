@@ -14,8 +14,9 @@ from imgbuild.adapters import offered
 from imgbuild.config import KIB, MIB
 from imgbuild.digest import Digest
 
-from tests.support.checking import forget, free_port, one, serving
+from tests.support.checking import forget, one, serving
 from tests.support.refusals import forge, locked, source
+from tests.support.registries import free_port
 from tests.support.remote import Remote
 from tests.support.tiny import make_wheel
 

@@ -17,7 +17,7 @@ from tests.support.forgery import LOCK, RECEIPT, Forgery
 from tests.support.remote import Remote, registries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.support.tiny import Tiny
@@ -26,14 +26,8 @@ REPOSITORY = "llm/tiny"
 
 
 @pytest.fixture
-def registry() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        yield found
-
-
-@pytest.fixture
-def remote(tiny: Tiny, registry: FaultRegistry, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Remote:
-    found = Remote(tiny=tiny, host=registry.host, capture=capsys)
+def remote(tiny: Tiny, faulty: FaultRegistry, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Remote:
+    found = Remote(tiny=tiny, host=faulty.host, capture=capsys)
     assert found.run("build", "tiny")[0] == 0
     return found
 
@@ -68,10 +62,10 @@ def wrong(result: dict[str, Any]) -> set[str]:
 
 
 def test_a_whole_image_matches_in_every_check_and_each_blob_is_read_once(
-    remote: Remote, registry: FaultRegistry, tmp_path: Path
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path
 ) -> None:
     manifest = publish(remote)
-    registry.clear_log()
+    faulty.clear_log()
     code, result = deep(remote, tmp_path)
     assert code == 0, result
     assert {verdict for found in verdicts(result).values() for verdict in found} == {"match"}
@@ -79,16 +73,16 @@ def test_a_whole_image_matches_in_every_check_and_each_blob_is_read_once(
         *("layer.digest", "layer.diff_id", "embedded.lock", "base.layers", "base.inventory"),
         *("receipt", "file", "packages.record", "packages.single"),
     }
-    reads = Counter(request.path.rpartition("/")[2] for request in registry.requests("blob", "GET"))
+    reads = Counter(request.path.rpartition("/")[2] for request in faulty.requests("blob", "GET"))
     assert reads == Counter({str(blob.digest) for blob in (*manifest.layers, manifest.config)})
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, -2])
 def test_a_flipped_bit_in_any_layer_is_found(
-    remote: Remote, registry: FaultRegistry, tmp_path: Path, number: int
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path, number: int
 ) -> None:
     layer = publish(remote).layers[number]
-    registry.faults.add(Fault(action=FlipBit(at=layer.size // 2), method="GET", path=layer.digest.encoded, times=None))
+    faulty.faults.add(Fault(action=FlipBit(at=layer.size // 2), method="GET", path=layer.digest.encoded, times=None))
     code, result = deep(remote, tmp_path)
     assert code == 1
     (finding,) = [row for row in result["findings"] if row["verdict"] == "differs"]
@@ -97,30 +91,30 @@ def test_a_flipped_bit_in_any_layer_is_found(
 
 
 def test_what_the_store_the_cache_or_a_mirror_has_says_nothing_of_the_registry(
-    remote: Remote, registry: FaultRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manifest = publish(remote)
     layer = manifest.layers[-2]
-    with FaultRegistry(storage=registry.storage) as mirror:
+    with FaultRegistry(storage=faulty.storage) as mirror:
         settings = tmp_path / "registries.toml"
-        rows = f'[registry."{registry.host}"]\nmirrors = ["{mirror.host}"]\n'
+        rows = f'[registry."{faulty.host}"]\nmirrors = ["{mirror.host}"]\n'
         settings.write_text(f'schema = "imgbuild/registries/v1"\n{rows}')
         monkeypatch.setenv("IMGBUILD_REGISTRIES", str(settings))
-        registry.faults.add(Fault(action=FlipBit(at=3), method="GET", path=layer.digest.encoded, times=None))
+        faulty.faults.add(Fault(action=FlipBit(at=3), method="GET", path=layer.digest.encoded, times=None))
         code, result = remote.run("verify", remote.reference(REPOSITORY, "tiny"), "--deep")
         assert mirror.requests() == []
     assert code == 1
     assert wrong(result) >= {"layer.digest"}
-    registry.faults.clear()
-    del registry.repository(REPOSITORY).blobs[str(manifest.config.digest)]
+    faulty.faults.clear()
+    del faulty.repository(REPOSITORY).blobs[str(manifest.config.digest)]
     assert remote.run("verify", remote.reference(REPOSITORY, "tiny"), "--deep")[0] == 5
 
 
 def test_a_layer_that_is_gone_is_not_checked_and_that_is_no_yes(
-    remote: Remote, registry: FaultRegistry, tmp_path: Path
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path
 ) -> None:
     layer = publish(remote).layers[2]
-    del registry.repository(REPOSITORY).blobs[str(layer.digest)]
+    del faulty.repository(REPOSITORY).blobs[str(layer.digest)]
     code, result = deep(remote, tmp_path)
     assert code == 1
     assert verdicts(result)["layer.digest"] == {"match", "not-checked"}

@@ -51,12 +51,6 @@ def here(tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     return Remote(tiny, "", capsys)
 
 
-@pytest.fixture
-def registry() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as registry:
-        yield registry
-
-
 def image(tiny: Tiny, root: Path | None = None, tag: str = "tiny") -> Manifest:
     store = Store(root or tiny.store_path, ledger=Ledger())
     return store.manifest(store.resolve(tag))
@@ -215,21 +209,21 @@ def test_a_link_in_a_layout_is_not_written_through(here: Remote) -> None:
 
 
 @pytest.fixture
-def far(here: Remote, registry: FaultRegistry, monkeypatch: pytest.MonkeyPatch) -> Remote:
+def far(here: Remote, faulty: FaultRegistry, monkeypatch: pytest.MonkeyPatch) -> Remote:
     """The same project, its base in a registry only, and all that is known of it in the cache."""
-    base_to(here.tiny, registry.host, monkeypatch)
+    base_to(here.tiny, faulty.host, monkeypatch)
     assert here.run("build", "tiny", "--dry-run")[0] == 0
-    registry.clear_log()
+    faulty.clear_log()
     return here
 
 
-def test_a_base_comes_over_the_network_once_for_a_layout_and_all_archives(far: Remote, registry: FaultRegistry) -> None:
+def test_a_base_comes_over_the_network_once_for_a_layout_and_all_archives(far: Remote, faulty: FaultRegistry) -> None:
     words = [word for kind in reversed(KINDS) for word in ("--output", f"{kind}:{kind}")]
     code, found = far.run("build", "tiny", *words)
     assert code == 0
     assert [row["kind"] for row in found["outputs"]] == list(KINDS)
     manifest = whole(Path("oci"))
-    gets = [item.reference for item in registry.requests("blob", "GET")]
+    gets = [item.reference for item in faulty.requests("blob", "GET")]
     base = [str(layer.digest) for layer in manifest.layers[: len(manifest.layers) - len(found["layers"])]]
     assert sorted(gets) == sorted(base)
     assert not Store(far.tiny.store_path, ledger=Ledger()).has(manifest.layers[0].digest)
@@ -237,31 +231,31 @@ def test_a_base_comes_over_the_network_once_for_a_layout_and_all_archives(far: R
         assert {f"blobs/sha256/{layer.digest.encoded}" for layer in manifest.layers} <= members(Path(name)).keys()
 
 
-def test_a_resumed_layout_asks_for_what_it_lacks_only(far: Remote, registry: FaultRegistry) -> None:
+def test_a_resumed_layout_asks_for_what_it_lacks_only(far: Remote, faulty: FaultRegistry) -> None:
     assert far.run("build", "tiny", "--output", "oci:layout")[0] == 0
     first = whole(Path("layout")).layers[0]
     (Path("layout/blobs/sha256") / first.digest.encoded).unlink()
-    registry.clear_log()
+    faulty.clear_log()
     code, found = far.run("build", "tiny", "--output", "oci:layout")
     assert (code, found["outputs"][0]["copied"]) == (0, first.size)
-    assert [item.reference for item in registry.requests("blob", "GET")] == [str(first.digest)]
+    assert [item.reference for item in faulty.requests("blob", "GET")] == [str(first.digest)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_blob_that_a_registry_sends_wrong_leaves_no_output(far: Remote, registry: FaultRegistry, kind: str) -> None:
-    registry.faults.add(Fault(action=FlipBit(at=5), kind="blob", method="GET", times=None))
+def test_a_blob_that_a_registry_sends_wrong_leaves_no_output(far: Remote, faulty: FaultRegistry, kind: str) -> None:
+    faulty.faults.add(Fault(action=FlipBit(at=5), kind="blob", method="GET", times=None))
     code, found = far.run("build", "tiny", "--output", f"{kind}:place")
     assert (code, found["code"]) == (4, "DIGEST_MISMATCH")
     assert has_no_name(kind)
     assert "tiny" not in Store(far.tiny.store_path, ledger=Ledger()).tags()
 
 
-def test_nothing_is_written_offline_where_the_base_is_far(far: Remote, registry: FaultRegistry) -> None:
+def test_nothing_is_written_offline_where_the_base_is_far(far: Remote, faulty: FaultRegistry) -> None:
     code, _ = far.run("build", "tiny", "--offline", "--output", "oci-archive:a.tar")
     # The verification says that first, as a no; without it, it would be an error.
     assert code in {1, 5}
     assert left(Path()) == []
-    assert registry.requests() == []
+    assert faulty.requests() == []
 
 
 def has_no_name(kind: str) -> bool:

@@ -14,14 +14,10 @@ from imgbuild.steps.liveness import Verdict, check_pins
 from tests.support.checking import WHEELS, base_rows, based_at, hurry, rows, verdicts
 from tests.support.fault_registry import Answer, Fault, FaultRegistry
 from tests.support.refusals import locked
-from tests.support.registries import KINDS, any_registry
 from tests.support.remote import BASE, Remote, moved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.support.registries import LocalRegistry, RegistryKind
+    from tests.support.registries import LocalRegistry
     from tests.support.tiny import Tiny
 
 
@@ -30,32 +26,12 @@ def _in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     hurry(monkeypatch)
 
 
-@pytest.fixture(params=KINDS)
-def registry(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalRegistry]:
-    kind: RegistryKind = request.param
-    with any_registry(kind, tmp_path / "registry") as found:
-        yield found
-
-
 @pytest.fixture
 def remote(
     tiny: Tiny, registry: LocalRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Remote:
     shutil.rmtree(tiny.cache_path)
     return based_at(registry.host, tiny, monkeypatch, capsys, *WHEELS)
-
-
-@pytest.fixture
-def fault() -> Iterator[FaultRegistry]:
-    with FaultRegistry() as found:
-        yield found
-
-
-@pytest.fixture
-def faulty(
-    tiny: Tiny, fault: FaultRegistry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Remote:
-    return based_at(fault.host, tiny, monkeypatch, capsys, *WHEELS)
 
 
 def test_P20_without_store_and_cache_all_pins_are_alive_and_no_layer_is_moved(remote: Remote) -> None:
@@ -89,11 +65,11 @@ def test_P23_each_lost_layer_has_its_own_verdict_and_says_what_to_do(remote: Rem
     assert "mirror" in lost["hint"]
 
 
-def test_what_is_lost_outweighs_what_could_not_be_asked(faulty: Remote, fault: FaultRegistry) -> None:
-    first, second, _ = (row["digest"] for row in locked(faulty.tiny)["facts"]["base_layers"])
-    fault.faults.add(Fault(action=Answer(status=404), path=first, times=None))
-    fault.faults.add(Fault(action=Answer(status=403), path=second, times=None))
-    code, result = faulty.run("check", "tiny")
+def test_what_is_lost_outweighs_what_could_not_be_asked(based: Remote, faulty: FaultRegistry) -> None:
+    first, second, _ = (row["digest"] for row in locked(based.tiny)["facts"]["base_layers"])
+    faulty.faults.add(Fault(action=Answer(status=404), path=first, times=None))
+    faulty.faults.add(Fault(action=Answer(status=403), path=second, times=None))
+    code, result = based.run("check", "tiny")
     assert (code, result["ok"], result["complete"]) == (1, False, False)
 
 
@@ -104,12 +80,12 @@ def test_what_was_not_begun_in_time_is_no_yes(tiny: Tiny) -> None:
     assert (found.lost, found.unasked) == (0, len(found.pins))
 
 
-def test_a_copy_that_is_left_here_is_named(faulty: Remote, fault: FaultRegistry) -> None:
-    faulty.tiny.write_base()
-    fault.repository(BASE).blobs.clear()
-    code, result = faulty.run("check", "tiny")
+def test_a_copy_that_is_left_here_is_named(based: Remote, faulty: FaultRegistry) -> None:
+    based.tiny.write_base()
+    faulty.repository(BASE).blobs.clear()
+    code, result = based.run("check", "tiny")
     assert code == 1
-    assert f"the store here has a copy, {faulty.tiny.store_path}" in rows(result)["layer 1 of 3"]["detail"]
+    assert f"the store here has a copy, {based.tiny.store_path}" in rows(result)["layer 1 of 3"]["detail"]
 
 
 def test_the_pins_of_sources_follow_in_their_order_and_what_is_inside_of_a_wheel_is_none(
@@ -139,18 +115,18 @@ def test_offline_only_what_is_here_has_a_verdict(tiny: Tiny, capsys: pytest.Capt
     }
 
 
-def test_offline_a_registry_is_not_asked(faulty: Remote, fault: FaultRegistry) -> None:
-    fault.clear_log()
-    code, result = faulty.run("check", "tiny", "--offline")
+def test_offline_a_registry_is_not_asked(based: Remote, faulty: FaultRegistry) -> None:
+    faulty.clear_log()
+    code, result = based.run("check", "tiny", "--offline")
     assert code == 5
     assert {(row["verdict"], row["detail"]) for row in base_rows(result).values()} == {
         ("unreachable", "was not asked for, as --offline forbids it")
     }
-    assert not fault.requests()
+    assert not faulty.requests()
 
 
-def test_more_bytes_than_allowed_are_an_error_and_no_verdict(faulty: Remote) -> None:
-    code, error = faulty.run("check", "tiny", "--max-bytes", "1000")
+def test_more_bytes_than_allowed_are_an_error_and_no_verdict(based: Remote) -> None:
+    code, error = based.run("check", "tiny", "--max-bytes", "1000")
     assert (code, error["code"]) == (5, "MAX_BYTES")
 
 
@@ -160,34 +136,34 @@ def plain(remote: Remote, *words: str) -> tuple[int, str, str]:
     return code, *remote.capture.readouterr()
 
 
-def test_quiet_says_only_what_is_not_alive(faulty: Remote, fault: FaultRegistry) -> None:
-    assert plain(faulty, "-q") == (0, "", "")
-    layer = locked(faulty.tiny)["facts"]["base_layers"][1]["digest"]
-    fault.faults.add(Fault(action=Answer(status=404), path=layer, times=None))
-    code, out, err = plain(faulty, "-q")
+def test_quiet_says_only_what_is_not_alive(based: Remote, faulty: FaultRegistry) -> None:
+    assert plain(based, "-q") == (0, "", "")
+    layer = locked(based.tiny)["facts"]["base_layers"][1]["digest"]
+    faulty.faults.add(Fault(action=Answer(status=404), path=layer, times=None))
+    code, out, err = plain(based, "-q")
     assert (code, out) == (1, "")
     assert [line.split()[0] for line in err.splitlines()] == ["gone", "where", "detail", "hint", "GONE"]
     assert layer in err
     assert err.endswith("GONE         1 of 6 pins cannot be had any more\n")
 
 
-def test_the_table_is_by_kind_and_counts_layers_that_are_alive(faulty: Remote, fault: FaultRegistry) -> None:
-    first = locked(faulty.tiny)["facts"]["base_layers"][0]["digest"]
-    fault.faults.add(Fault(action=Answer(status=403), path=first, times=None))
-    code, out, _ = plain(faulty)
+def test_the_table_is_by_kind_and_counts_layers_that_are_alive(based: Remote, faulty: FaultRegistry) -> None:
+    first = locked(based.tiny)["facts"]["base_layers"][0]["digest"]
+    faulty.faults.add(Fault(action=Answer(status=403), path=first, times=None))
+    code, out, _ = plain(based)
     assert code == 5
     assert "pins         5 alive, 0 gone, 0 differs, 1 not-allowed, 0 unreachable" in out
-    assert f"\nbase         {faulty.host}/{BASE}\n" in out
+    assert f"\nbase         {based.host}/{BASE}\n" in out
     assert "\n  alive        2 layers\n" in out
     assert [line.split()[0] for line in out.splitlines() if line.startswith(" " * 15)] == ["detail", "hint"]
     assert out.index("\nbase ") < out.index("\ngit ") < out.index("\ntag ")
     assert out.endswith("NOT CHECKED  1 of 6 pins could not be asked for, and may be gone\n")
-    assert "layer 3 of 3" in plain(faulty, "-v")[1]
+    assert "layer 3 of 3" in plain(based, "-v")[1]
 
 
-def test_what_all_pins_of_a_base_say_is_said_once(faulty: Remote, fault: FaultRegistry) -> None:
-    fault.repository(BASE).blobs.clear()
-    _, _, err = plain(faulty, "-q")
+def test_what_all_pins_of_a_base_say_is_said_once(based: Remote, faulty: FaultRegistry) -> None:
+    faulty.repository(BASE).blobs.clear()
+    _, _, err = plain(based, "-q")
     assert [line.split()[0] for line in err.splitlines()] == ["gone"] * 4 + ["where", "detail", "hint", "GONE"]
 
 
@@ -204,6 +180,6 @@ def test_without_a_lock_there_is_nothing_to_ask(tiny: Tiny, capsys: pytest.Captu
     assert (code, error["code"]) == (3, "INPUT_INVALID")
 
 
-def test_the_lock_is_asked_about_though_the_definition_is_broken(faulty: Remote) -> None:
-    (faulty.tiny.root / "locks" / "tiny.toml").write_text("broken")
-    assert faulty.run("check", "tiny")[0] == 0
+def test_the_lock_is_asked_about_though_the_definition_is_broken(based: Remote) -> None:
+    (based.tiny.root / "locks" / "tiny.toml").write_text("broken")
+    assert based.run("check", "tiny")[0] == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +79,6 @@ def based_at(
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command asks a registry again at once; how long it waits is tested where patience is."""
     monkeypatch.setattr("imgbuild.cli.check._FIRST_SECONDS", 0.01)
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 @contextlib.contextmanager

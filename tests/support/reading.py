@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import socket
 import traceback
 from typing import TYPE_CHECKING, Self
@@ -18,6 +19,7 @@ from imgbuild.errors import ImgbuildError
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor
 
+from tests.support.fault_registry import digest_of
 from tests.support.listening import Listener
 from tests.support.registries import PASSWORD
 
@@ -33,6 +35,10 @@ QUICK = Times(connect=5, idle=5, head=5, window=5)
 HASTY = Patience(attempts=4, first=0.001, cap=0.002)
 NAME = "team/app"
 """the repository of most tests"""
+DATA = b"".join(hashlib.sha256(str(index).encode()).digest() for index in range(20_000))
+"""a blob of 640,000 bytes of which no two parts are alike"""
+DIGEST = digest_of(DATA)
+SIZE = len(DATA)
 
 
 def isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -44,6 +50,13 @@ def isolate(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(home / "run"))
+
+
+def settings(folder: Path, *tables: str) -> Path:
+    """The settings of registries, as a file in a folder."""
+    file = folder / "registries.toml"
+    file.write_text("\n".join(['schema = "imgbuild/registries/v1"', *tables]))
+    return file
 
 
 class Client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import socket
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 USER = "tester"
 PASSWORD = "open sesame"  # noqa: S105  of servers on loopback that live for a test
+PAIR = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+"""as `docker login` writes it"""
 _HTPASSWD = "tester:$2y$04$imgbuildregistrytestuu8R.2Tf/Sxfn5xrTNFB1mHKZhs89t6M."
 """bcrypt of PASSWORD at its lowest cost; the standard library of newer Pythons cannot make one"""
 READY_SECONDS = 10
@@ -79,7 +82,7 @@ def docker_registry(folder: Path, *, basic: bool = False, tls: Authority | None 
     program = tool("docker-registry")
     folder.mkdir(parents=True, exist_ok=True)
     for _ in range(3):
-        port = _free_port()
+        port = free_port()
         process = _start(program, folder, port, basic=basic, tls=tls)
         if _ready(process, port):
             break
@@ -116,6 +119,12 @@ def make_authority(folder: Path) -> Authority:
         timeout=60,
     )
     return Authority(ca=ca, certificate=certificate, key=key)
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
 
 
 def _start(program: str, folder: Path, port: int, *, basic: bool, tls: Authority | None) -> subprocess.Popen[bytes]:
@@ -162,8 +171,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
