@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from imgbuild.steps.lock import make_lock, write_lock
+from imgbuild.cli import run
 
 from tests.support.fault_registry import FaultRegistry
 from tests.support.registries import KINDS, any_registry
-from tests.support.tiny import Tiny
+from tests.support.tiny import Tiny, copied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,25 +35,23 @@ def tiny_locked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a written and locked tiny project. Do not change it: take `tiny` for a copy."""
     root = tmp_path_factory.mktemp("tiny") / "project"
     root.mkdir()
-    made = Tiny(root).write()
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("PIP_FIND_LINKS", str(made.wheel_folder()))
-        changed.setenv("PIP_NO_INDEX", "1")
-        outcome = make_lock(made.context(offline=False), made.project().load("tiny"), None, update=frozenset())
-    write_lock(made.project().lock_path("tiny"), outcome.lock)
+    Tiny(root).write_locked()
+    return root
+
+
+@pytest.fixture(scope="session")
+def tiny_built(tiny_locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny project that was built and tagged. Do not change it: take a copy."""
+    root = tmp_path_factory.mktemp("built") / "project"
+    shutil.copytree(tiny_locked, root, symlinks=True)
+    assert run(["build", "tiny", "-q", "--project", str(root), "--cache", str(root / "cache")]) == 0
     return root
 
 
 @pytest.fixture
 def tiny(tiny_locked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
     """A locked tiny project of one's own; pip finds its wheels in the project and asks nobody else."""
-    root = tmp_path / "project"
-    shutil.copytree(tiny_locked, root, symlinks=True)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(root / "wheels"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    for name in ("IMGBUILD_STORE", "IMGBUILD_CACHE", "NO_COLOR"):
-        monkeypatch.delenv(name, raising=False)
-    return Tiny(root)
+    return copied(tiny_locked, tmp_path, monkeypatch)
 
 
 @pytest.fixture(params=KINDS)

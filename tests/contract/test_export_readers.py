@@ -15,7 +15,6 @@ from imgbuild.adapters.store import Store
 from imgbuild.cli import run as program
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Family
-from imgbuild.steps.lock import make_lock, write_lock
 
 from tests.support.outside import inspect, need_root, run, tool, unpack
 from tests.support.tiny import Tiny
@@ -40,15 +39,8 @@ class Made:
     def __init__(self, folder: Path, family: Family) -> None:
         (folder / "project").mkdir()
         self.family = family
-        self.tiny = Tiny(folder / "project", family=family).write()
+        self.tiny = Tiny(folder / "project", family=family).write_locked()
         self.layout, self.oci, self.docker = folder / "layout", folder / "oci.tar", folder / "docker.tar"
-        with pytest.MonkeyPatch.context() as changed:
-            changed.setenv("PIP_FIND_LINKS", str(self.tiny.wheel_folder()))
-            changed.setenv("PIP_NO_INDEX", "1")
-            outcome = make_lock(
-                self.tiny.context(offline=False), self.tiny.project().load("tiny"), None, update=frozenset()
-            )
-        write_lock(self.tiny.project().lock_path("tiny"), outcome.lock)
         outputs = [f"oci:{self.layout}", f"oci-archive:{self.oci}", f"docker-archive:{self.docker}"]
         words = [word for output in outputs for word in ("--output", output)]
         shared = ["--project", str(self.tiny.root), "--cache", str(self.tiny.cache_path)]

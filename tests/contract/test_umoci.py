@@ -11,7 +11,6 @@ from imgbuild.content.inventory import scan_layer
 from imgbuild.content.tree import Tree
 from imgbuild.model.oci import Family
 from imgbuild.steps.build import build
-from imgbuild.steps.lock import make_lock, write_lock
 
 from tests.support.outside import inspect, need_root, run, tool, unpack
 from tests.support.tiny import Tiny
@@ -49,12 +48,7 @@ def merged(tiny: Tiny, tag: str) -> Tree:
 @pytest.fixture(scope="module")
 def docker(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """A built tiny project on a base of the Docker family; not to be changed."""
-    tiny = Tiny(tmp_path_factory.mktemp("docker"), family=Family.DOCKER).write()
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setenv("PIP_FIND_LINKS", str(tiny.wheel_folder()))
-        changed.setenv("PIP_NO_INDEX", "1")
-        outcome = make_lock(tiny.context(offline=False), tiny.project().load("tiny"), None, update=frozenset())
-    write_lock(tiny.project().lock_path("tiny"), outcome.lock)
+    tiny = Tiny(tmp_path_factory.mktemp("docker"), family=Family.DOCKER).write_locked()
     built(tiny)
     return tiny
 

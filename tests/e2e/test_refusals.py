@@ -50,6 +50,7 @@ from tests.support.tiny import (
     SYMBOLS,
     Tiny,
     base_layers,
+    copied,
     files,
     library,
     make_wheel,
@@ -75,24 +76,10 @@ def not_verified(function: Callable[[Tiny], Finding]) -> Callable[[Tiny], Findin
     return function
 
 
-@pytest.fixture(scope="module")
-def tiny_built(tiny_locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a tiny project that was built once, so that there is a tag that could move."""
-    root = tmp_path_factory.mktemp("built") / "project"
-    shutil.copytree(tiny_locked, root, symlinks=True)
-    assert run(["build", "tiny", "-q", "--project", str(root), "--cache", str(root / "cache")]) == 0
-    return root
-
-
 @pytest.fixture
 def tiny(tiny_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    root = tmp_path / "project"
-    shutil.copytree(tiny_built, root, symlinks=True)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(root / "wheels"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    for name in ("IMGBUILD_STORE", "IMGBUILD_CACHE"):
-        monkeypatch.delenv(name, raising=False)
-    return Tiny(root)
+    """A built one."""
+    return copied(tiny_built, tmp_path, monkeypatch)
 
 
 def execute(tiny: Tiny, *arguments: str) -> int:

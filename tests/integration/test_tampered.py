@@ -18,7 +18,6 @@ import msgspec
 import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
-from imgbuild.cli import run
 from imgbuild.content.tree import Node, Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError, InputError, MissingError
@@ -32,7 +31,7 @@ from imgbuild.steps.verify import verify
 
 from tests.support.forgery import LOCK, RECEIPT, Forgery
 from tests.support.refusals import blob, flip, forge, locked
-from tests.support.tiny import SITE, Tiny
+from tests.support.tiny import SITE, Tiny, copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,19 +48,10 @@ GZIP_TIME = 4
 TAMPERED: dict[str, tuple[Callable[[Forgery], object], set[str]]] = {}
 
 
-@pytest.fixture(scope="module")
-def tiny_built(tiny_locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("built") / "project"
-    shutil.copytree(tiny_locked, root, symlinks=True)
-    assert run(["build", "tiny", "-q", "--project", str(root), "--cache", str(root / "cache")]) == 0
-    return root
-
-
 @pytest.fixture
-def tiny(tiny_built: Path, tmp_path: Path) -> Tiny:
-    root = tmp_path / "project"
-    shutil.copytree(tiny_built, root, symlinks=True)
-    return Tiny(root)
+def tiny(tiny_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    """A built one."""
+    return copied(tiny_built, tmp_path, monkeypatch)
 
 
 def answers(tiny: Tiny) -> dict[str, Verdict]:

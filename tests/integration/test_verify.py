@@ -26,7 +26,7 @@ from imgbuild.steps.verify import verify
 
 from tests.support.elf_builder import shared_object
 from tests.support.refusals import blob, flip, locked, relock, swap_library
-from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, library
+from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, copied, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,21 +34,10 @@ if TYPE_CHECKING:
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "verification.md"
 
 
-@pytest.fixture(scope="module")
-def tiny_built(tiny_locked: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("built") / "project"
-    shutil.copytree(tiny_locked, root, symlinks=True)
-    assert run(["build", "tiny", "-q", "--project", str(root), "--cache", str(root / "cache")]) == 0
-    return root
-
-
 @pytest.fixture
 def tiny(tiny_built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
-    root = tmp_path / "project"
-    shutil.copytree(tiny_built, root, symlinks=True)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(root / "wheels"))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    return Tiny(root)
+    """A built one."""
+    return copied(tiny_built, tmp_path, monkeypatch)
 
 
 def build(tiny: Tiny) -> int:

@@ -11,11 +11,13 @@ import base64
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import zipfile
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.cache import Cache
 from imgbuild.adapters.project import Project
@@ -25,6 +27,7 @@ from imgbuild.digest import Digest
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor, Family
 from imgbuild.steps.context import Context
+from imgbuild.steps.lock import make_lock, write_lock
 
 from tests.support.elf_builder import shared_object
 
@@ -245,6 +248,16 @@ class Tiny:
         self.write_base(context)
         return self
 
+    def write_locked(self) -> Tiny:
+        """The same, and the first lock; pip finds the wheels in the project and asks nobody else."""
+        self.write()
+        self.wheel_folder()
+        with pytest.MonkeyPatch.context() as changed:
+            only_own_wheels(self.root, changed)
+            outcome = make_lock(self.context(offline=False), self.project().load("tiny"), None, update=frozenset())
+        write_lock(self.project().lock_path("tiny"), outcome.lock)
+        return self
+
     def write_definition(self) -> None:
         """Write the definition only, as `image` changes it."""
         (self.root / "locks" / "tiny.toml").write_text(self._definition())
@@ -362,6 +375,22 @@ class Tiny:
             else:
                 image[key] = {**image[key], **value} if isinstance(value, dict) and key in image else value
         return _toml(image)
+
+
+def only_own_wheels(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pip find the wheels of a tiny project, and no others."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(root / "wheels"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+
+
+def copied(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Tiny:
+    """A tiny project of one's own, as a copy of another one; nothing of the user's settings matters to it."""
+    root = folder / "project"
+    shutil.copytree(source, root, symlinks=True)
+    only_own_wheels(root, monkeypatch)
+    for name in ("IMGBUILD_STORE", "IMGBUILD_CACHE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    return Tiny(root)
 
 
 def adapter_bundle(work: Path) -> bytes:
