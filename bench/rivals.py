@@ -6,21 +6,20 @@ Library and small files are two COPY steps (or two layers), so that a change of 
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.machine import Cost, Meter, usage
+from tests.support.dockerd import dockerd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from bench.tools import Tools
+    from tests.support.dockerd import Dockerd
 
 _COPY = "FROM {base}\nCOPY{flag} library/ /\nCOPY{flag} rest/ /\n"
 _RUN = (
@@ -34,7 +33,6 @@ RECIPES = {
     "RUN": (_RUN, ""),
     "COPY --link, store=false": (_COPY.replace("{flag}", " --link"), ",store=false"),
 }
-_READY_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,22 +84,22 @@ def buildkit(job: Job, suite: str, recipe: str, *, warm: bool = True) -> Pair:
     binaries.mkdir(exist_ok=True)
     shutil.copy2(job.tools.program("bookworm", "busybox"), binaries / "busybox")
 
-    def command(socket: Path, tag: str) -> list[str]:
+    def command(daemon: Dockerd, tag: str) -> list[str]:
         image = f"{job.target}-{suite}-{name}:{tag}"
         return [
-            job.tools.program(suite, "docker"), "--host", f"unix://{socket}", "buildx", "build", "--quiet",
+            job.tools.program(suite, "docker"), "--host", f"unix://{daemon.socket}", "buildx", "build", "--quiet",
             "--platform", "linux/arm64", "--network", "none", "--provenance=false", "--sbom=false",
             "--build-context", f"tools={binaries}", "--output", f"type=image,name={image},push=true{option}",
             str(context),
         ]  # fmt: skip
 
-    with dockerd(job, suite) as (pid, data, socket):
+    with _daemon(job, suite) as daemon:
 
         def run(tag: str) -> Cost:
-            return job.meter.run(command(socket, tag), env=env, daemons=(pid,))
+            return job.meter.run(command(daemon, tag), env=env, daemons=(daemon.pid,))
 
         cold = run("cold")
-        disk = usage([data])
+        disk = usage([daemon.data])
         job.touch()
         second = run("warm") if warm else cold
     return _with_disk(cold, disk), second
@@ -162,42 +160,17 @@ def usage_of(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def dockerd(job: Job, suite: str) -> Iterator[tuple[int, Path, Path]]:
-    """A daemon of its own, which is ended and whose folders are removed: its process id, data root and socket."""
+def _daemon(job: Job, suite: str) -> Iterator[Dockerd]:
+    """A daemon of its own, with containerd's store, whose folders are removed at the end."""
     folder = job.work / f"dockerd-{suite}"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    config, socket, data = folder / "daemon.json", folder / "s", folder / "data"
-    config.write_text('{"features": {"containerd-snapshotter": true}}')
-    command = [
-        job.tools.program(suite, "dockerd"), "--config-file", str(config), "--data-root", str(data),
-        "--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid"), "--host", f"unix://{socket}",
-        "--iptables=false", "--ip6tables=false", "--bridge=none", "--ip-forward=false", "--ip-masq=false",
-    ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, env=job.environment(suite), stdout=log, stderr=log, start_new_session=True)
     try:
-        _wait(job, suite, socket, process, folder / "log")
-        yield process.pid, data, socket
+        with dockerd(folder, job.environment(suite), job.tools.program(suite, "docker"), containerd=True) as found:
+            yield found
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         _unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _wait(job: Job, suite: str, socket: Path, process: subprocess.Popen[bytes], log: Path) -> None:
-    asking = [job.tools.program(suite, "docker"), "--host", f"unix://{socket}", "version"]
-    end = time.monotonic() + _READY_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        if not subprocess.run(asking, env=job.environment(suite), capture_output=True, check=False).returncode:
-            return
-        time.sleep(0.1)
-    raise RuntimeError(f"dockerd of {suite} did not start:\n{log.read_text()[-3000:]}")
 
 
 def _unmount(folder: Path) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import gc
 import http.server
 import io
 import json
 import os
-import signal
 import socketserver
 import subprocess
 import tarfile
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +26,7 @@ from imgbuild.ledger import Ledger
 from imgbuild.steps import export_archive
 from jsonschema import Draft202012Validator
 
+from tests.support.dockerd import dockerd
 from tests.support.fault_registry import FaultRegistry
 from tests.support.outside import need_root, tool
 from tests.support.refusals import blob, flip
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from tests.support.tiny import Tiny
 
 NAME = "localhost/tiny:tiny"
-READY_SECONDS = 60
 NEWER = os.environ.get("IMGBUILD_NEWER_DOCKER")
 """A folder with usr/bin and usr/sbin of another Docker, which is then started with both of its stores, too."""
 DAEMONS = ["installed", *(["newer, classic store", "newer, containerd store"] if NEWER else [])]
@@ -86,7 +83,7 @@ class Daemon:
 @pytest.fixture(scope="module", params=DAEMONS)
 def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     need_root()
-    tool("docker")
+    docker = tool("docker")
     path = "/usr/sbin:/usr/bin:/sbin:/bin"
     if request.param == "installed":
         tool("dockerd")
@@ -95,50 +92,10 @@ def daemon(request: pytest.FixtureRequest) -> Iterator[Daemon]:
     containerd = request.param.endswith("containerd store")
     # A socket's path may have 107 bytes, and tmp_path is long.
     with tempfile.TemporaryDirectory(prefix="imgbuild-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        # dockerd's own default for the store has changed with its versions; 20.10 knows neither.
-        known = {} if request.param == "installed" else {"containerd-snapshotter": containerd}
-        (folder / "daemon.json").write_text(json.dumps({"features": known}))
-        with running(folder, path):
-            yield Daemon(socket=folder / "socket", containerd=containerd)
-
-
-@contextlib.contextmanager
-def running(folder: Path, path: str) -> Iterator[None]:
-    words = ["--config-file", "daemon.json", "--data-root", "data", "--exec-root", "exec", "--pidfile", "pid"]
-    rooted = [word if word.startswith("--") else str(folder / word) for word in words]
-    offline = ["--iptables=false", "--ip6tables=false", "--bridge=none", "--ip-forward=false", "--ip-masq=false"]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ["dockerd", *rooted, "-H", f"unix://{folder}/socket", *offline],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={"PATH": path, "HOME": str(folder)},
-            start_new_session=True,
-        )
-    try:
-        wait(folder, process)
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def wait(folder: Path, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + READY_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        done = subprocess.run(
-            ["docker", "-H", f"unix://{folder}/socket", "version"], capture_output=True, check=False, timeout=60
-        )
-        if done.returncode == 0:
-            return
-        time.sleep(0.1)
-    raise AssertionError((folder / "log").read_text()[-3000:])
+        environment = {"PATH": path, "HOME": name}
+        known = None if request.param == "installed" else containerd
+        with dockerd(Path(name), environment, docker, containerd=known) as found:
+            yield Daemon(socket=found.socket, containerd=containerd)
 
 
 @pytest.fixture
