@@ -21,17 +21,7 @@ from imgbuild.steps.push import move_tags, push, read_back
 
 from tests.support import fault_registry as fr
 from tests.support.outside import run, tool
-from tests.support.pushing import (
-    APP,
-    CHUNK,
-    DATA,
-    Client,
-    Shop,
-    blob_of,
-    client,
-    config_of,
-    shop,
-)
+from tests.support.pushing import APP, CHUNK, DATA, LAYERS, Client, Shop, blob_of, client, config_of, ready, shop, tags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,17 +29,6 @@ if TYPE_CHECKING:
     from tests.support.fault_registry import FaultRegistry
     from tests.support.fault_registry.exchange import Exchange
     from tests.support.registries import LocalRegistry
-
-LAYERS = (DATA, b"small", b"")
-
-
-def ready(registry: FaultRegistry | LocalRegistry, folder: Path, text: str = "app") -> tuple[Client, Shop]:
-    found = client(registry, folder, chunk=CHUNK)
-    return found, shop(found, folder / text, LAYERS, config=config_of(text))
-
-
-def tags(registry: FaultRegistry) -> dict[str, str]:
-    return registry.repository(APP).tags
 
 
 # The usual way

@@ -16,33 +16,24 @@ from imgbuild.errors import (
 from imgbuild.steps.push import move_tags
 
 from tests.support import fault_registry as fr
-from tests.support.pushing import (
-    APP,
-    CHUNK,
-    DATA,
-    Client,
-    Shop,
-    client,
-    config_of,
-    shop,
-)
+from tests.support.pushing import Client, Shop, ready, tags
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.fault_registry import FaultRegistry
-    from tests.support.registries import LocalRegistry
-
-LAYERS = (DATA, b"small", b"")
 
 
-def ready(registry: FaultRegistry | LocalRegistry, folder: Path, text: str = "app") -> tuple[Client, Shop]:
-    found = client(registry, folder, chunk=CHUNK)
-    return found, shop(found, folder / text, LAYERS, config=config_of(text))
+def rivals(registry: FaultRegistry, folder: Path) -> tuple[Client, Shop, Shop]:
+    """An image that has the tag `one`, and another one."""
+    found, image = ready(registry, folder)
+    image.push(found.repository, "one")
+    return found, image, ready(registry, folder, "another")[1]
 
 
-def tags(registry: FaultRegistry) -> dict[str, str]:
-    return registry.repository(APP).tags
+def refuse(registry: FaultRegistry, answer: fr.Answer) -> None:
+    """Whoever sets the tag `one` gets this answer."""
+    registry.faults.add(fr.Fault(action=answer, kind="manifest", method="PUT", path="/one$", times=None))
 
 
 @pytest.mark.parametrize("status", [400, 403, 409, 412])
@@ -75,9 +66,7 @@ def test_a_tag_that_may_not_be_written_for_another_reason_is_not_called_taken(
     faulty: FaultRegistry, tmp_path: Path
 ) -> None:
     found, image = ready(faulty, tmp_path)
-    faulty.faults.add(
-        fr.Fault(action=fr.Answer(status=403, code="DENIED"), kind="manifest", method="PUT", path="/one$", times=None)
-    )
+    refuse(faulty, fr.Answer(status=403, code="DENIED"))
     with pytest.raises(ForbiddenError):
         image.push(found.repository, "one")
 
@@ -94,11 +83,8 @@ def test_a_tag_that_may_not_be_written_for_another_reason_is_not_called_taken(
 def test_who_may_not_write_is_told_so_also_where_the_tag_names_another_digest(
     faulty: FaultRegistry, tmp_path: Path, status: int, code: str, message: str
 ) -> None:
-    found, image = ready(faulty, tmp_path)
-    image.push(found.repository, "one")
-    _, other = ready(faulty, tmp_path, "another")
-    refused = fr.Answer(status=status, code=code, message=message)
-    faulty.faults.add(fr.Fault(action=refused, kind="manifest", method="PUT", path="/one$", times=None))
+    found, image, other = rivals(faulty, tmp_path)
+    refuse(faulty, fr.Answer(status=status, code=code, message=message))
     with pytest.raises(RegistryError) as caught:
         other.push(found.repository, "one")
     assert type(caught.value) is (ForbiddenError if status == 403 else RegistryError)
@@ -120,11 +106,8 @@ def test_who_may_not_write_is_told_so_also_where_the_tag_names_another_digest(
 def test_C55_a_tag_that_may_not_move_is_known_by_the_words_codes_and_statuses_for_that(
     faulty: FaultRegistry, tmp_path: Path, status: int, code: str, message: str
 ) -> None:
-    found, image = ready(faulty, tmp_path)
-    image.push(found.repository, "one")
-    _, other = ready(faulty, tmp_path, "another")
-    refused = fr.Answer(status=status, code=code, message=message)
-    faulty.faults.add(fr.Fault(action=refused, kind="manifest", method="PUT", path="/one$", times=None))
+    found, _, other = rivals(faulty, tmp_path)
+    refuse(faulty, fr.Answer(status=status, code=code, message=message))
     with pytest.raises(TagTakenError):
         other.push(found.repository, "one")
 
@@ -140,9 +123,7 @@ def test_a_manifest_that_is_refused_is_a_typed_error(faulty: FaultRegistry, tmp_
 def test_a_tag_that_the_registry_forgets_is_noticed_and_stays_where_it_was(
     faulty: FaultRegistry, tmp_path: Path
 ) -> None:
-    found, image = ready(faulty, tmp_path)
-    image.push(found.repository, "one")
-    _, other = ready(faulty, tmp_path, "another")
+    found, image, other = rivals(faulty, tmp_path)
     faulty.faults.always(fr.ForgetTag(), "manifest")
     with pytest.raises(ProtocolError, match="names something else") as caught:
         other.push(found.repository, "one")
@@ -152,9 +133,7 @@ def test_a_tag_that_the_registry_forgets_is_noticed_and_stays_where_it_was(
 
 
 def test_a_tag_that_another_writer_overtakes_is_noticed(faulty: FaultRegistry, tmp_path: Path) -> None:
-    found, image = ready(faulty, tmp_path)
-    image.push(found.repository, "one")
-    _, other = ready(faulty, tmp_path, "another")
+    found, image, other = rivals(faulty, tmp_path)
     first = str(image.manifest.digest)
 
     def overtake(repository: fr.Repository, tag: str) -> None:

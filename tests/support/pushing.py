@@ -46,6 +46,8 @@ APP = "team/app"
 CHUNK = 1000
 """bytes of a piece"""
 DATA = random.Random(7).randbytes(3 * CHUNK + 500)
+LAYERS = (DATA, b"small", b"")
+"""of the image that `ready` makes"""
 
 
 class Bytes:
@@ -229,6 +231,17 @@ def shop(
     )
     manifest = image_of([*elsewhere, *map(blob_of, layers)], config_descriptor(config))
     return Shop(store=store, context=context, manifest=manifest)
+
+
+def ready(registry: HasOrigin, folder: Path, text: str = "app") -> tuple[Client, Shop]:
+    """A client whose uploads are in pieces, and an image to push; another text gives another image."""
+    found = client(registry, folder, chunk=CHUNK)
+    return found, shop(found, folder / text, LAYERS, config=config_of(text))
+
+
+def tags(registry: FaultRegistry) -> dict[str, str]:
+    """The tags of the repository, with the digests that they name."""
+    return registry.repository(APP).tags
 
 
 def log_in(monkeypatch: pytest.MonkeyPatch, folder: Path, host: str, user: str, password: str) -> None:
