@@ -180,7 +180,7 @@ def C58_the_base_config_is_damaged(tiny: Tiny) -> Refusal:
 def C58_a_base_layer_is_damaged_and_not_known_yet(tiny: Tiny) -> Refusal:
     layer = locked(tiny)["facts"]["base_layers"][1]["digest"]
     actual = flip(blob(tiny, layer))
-    shutil.rmtree(tiny.cache_path / "inventories")
+    tiny.forget_base()
     return Refusal(exit_code=4, code="DIGEST_MISMATCH", says=(layer, actual))
 
 
@@ -205,7 +205,7 @@ def C58_a_base_layer_is_cut(tiny: Tiny) -> Refusal:
     layer = locked(tiny)["facts"]["base_layers"][1]
     path = blob(tiny, layer["digest"])
     path.write_bytes(path.read_bytes()[:-100])
-    shutil.rmtree(tiny.cache_path / "inventories")
+    tiny.forget_base()
     says = (f"{layer['size']} bytes", f"{layer['size'] - 100} bytes")
     return Refusal(exit_code=4, code="DIGEST_MISMATCH", says=says)
 
@@ -750,7 +750,7 @@ def offline_the_base_config_is_gone(tiny: Tiny) -> Refusal:
 def offline_a_base_layer_is_gone(tiny: Tiny) -> Refusal:
     digest = locked(tiny)["facts"]["base_layers"][1]["digest"]
     blob(tiny, digest).unlink()
-    shutil.rmtree(tiny.cache_path / "inventories")
+    tiny.forget_base()
     return Refusal(exit_code=5, code="MISSING", says=(digest, str(tiny.store_path)))
 
 
@@ -1026,7 +1026,7 @@ def test_C58_a_full_disk_under_the_store_is_refused_and_nothing_changes(
 def test_a_full_disk_under_the_cache_is_refused_and_nothing_changes(
     free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("inventories", "results", "git"):
+    for name in ("inventories", "trees", "results", "git"):
         shutil.rmtree(tiny.cache_path / name)
     with nearly_full(tiny.cache_path, free):
         wanted = Refusal(exit_code=5, code="STORAGE", says=(str(tiny.cache_path), "the disk is full"))

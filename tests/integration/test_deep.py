@@ -71,6 +71,7 @@ def test_a_whole_image_matches_in_every_check_and_each_blob_is_read_once(
     assert {verdict for found in verdicts(result).values() for verdict in found} == {"match"}
     assert verdicts(result).keys() == {
         *("layer.digest", "layer.diff_id", "embedded.lock", "base.layers", "base.inventory"),
+        "base.tree",
         *("receipt", "file", "packages.record", "packages.single"),
     }
     reads = Counter(request.path.rpartition("/")[2] for request in faulty.requests("blob", "GET"))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from imgbuild.content.changeset import Change
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
 
 SYSTEM = "usr/lib/aarch64-linux-gnu"
 COPY = f"{SYSTEM}/libnccl.so.2.28.3"

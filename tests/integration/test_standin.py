@@ -29,7 +29,7 @@ from tests.standin.stack import EPOCH
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
 
 pytestmark = pytest.mark.mini
 
@@ -80,7 +80,7 @@ def view(made: Path) -> View:
         manifest_size=descriptor.size,
         config=store.manifest(descriptor).config.digest,
     )
-    base = open_base(context, locked, platform="linux/arm64", inventories=None)
+    base = open_base(context, locked, platform="linux/arm64", facts=None)
     return View(context, base, (), ())
 
 
@@ -209,7 +209,7 @@ def test_C09_every_layer_repeats_its_parents_and_only_etc_changes_its_metadata(v
 def test_the_later_layer_removes_hides_links_and_replaces(view: View) -> None:
     assert view.tree.get(b"usr/share/doc/standin/removed-later.txt") is None
     assert sorted(at(view, "opt/standin/cache").children) == [b"fresh.txt"]
-    assert at(view, "opt/standin/data/tokenizer.json") is at(view, "opt/standin/data/tokenizer.link.json")
+    assert at(view, "opt/standin/data/tokenizer.json") == at(view, "opt/standin/data/tokenizer.link.json")
     assert "layer 4" in text(view, "etc/motd")
     assert at(view, "etc/motd").layer == 4
     assert at(view, "usr/bin/standin-su").mode == 0o4755

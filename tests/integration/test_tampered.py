@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.store import StagedStore
-from imgbuild.content.tree import Node, Tree
+from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError, InputError, MissingError
 from imgbuild.model.identity import Verdict
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from imgbuild.content.node import Node
     from imgbuild.model.lockfile import LockedBase
 
 ZEROS = "sha256:" + "0" * 64
@@ -451,7 +452,7 @@ def test_a_layer_of_the_base_must_have_the_diff_id_of_the_config(
     other = base_with(tiny, diff_ids)
     forget(tiny)
     with pytest.raises(DigestMismatchError, match="does not have the DiffID of the config"):
-        open_base(tiny.context(), other, platform="linux/arm64", inventories=None)
+        open_base(tiny.context(), other, platform="linux/arm64", facts=None)
 
 
 def test_C58_a_layer_of_the_base_must_have_its_digest_when_it_is_read(tiny: Tiny) -> None:
@@ -459,7 +460,7 @@ def test_C58_a_layer_of_the_base_must_have_its_digest_when_it_is_read(tiny: Tiny
     actual = flip(blob(tiny, layer), GZIP_TIME)
     forget(tiny)
     with pytest.raises(DigestMismatchError) as caught:
-        open_base(tiny.context(), pin(tiny), platform="linux/arm64", inventories=None)
+        open_base(tiny.context(), pin(tiny), platform="linux/arm64", facts=None)
     assert caught.value.problem == "does not have its digest and size"
     assert layer in str(caught.value.expected)
     assert actual in str(caught.value.actual)
@@ -471,15 +472,21 @@ def test_an_inventory_must_be_the_one_of_the_lock(tiny: Tiny, index: int, cold: 
     facts = tiny.lock().facts
     assert facts is not None
     known = [layer.inventory for layer in facts.base_layers]
-    found = open_base(tiny.context(), pin(tiny), platform="linux/arm64", inventories=tuple(known))
+    found = open_base(tiny.context(), pin(tiny), platform="linux/arm64", facts=facts)
     assert list(found.inventory_digests) == known
     if cold:
         forget(tiny)
-    actual, known[index] = known[index], Digest.parse(ZEROS)
+    other = msgspec.structs.replace(facts.base_layers[index], inventory=Digest.parse(ZEROS))
+    layers = [other if number == index else layer for number, layer in enumerate(facts.base_layers)]
     with pytest.raises(FactMismatchError, match="differs from the lock's") as caught:
-        open_base(tiny.context(), pin(tiny), platform="linux/arm64", inventories=tuple(known))
+        open_base(
+            tiny.context(),
+            pin(tiny),
+            platform="linux/arm64",
+            facts=msgspec.structs.replace(facts, base_layers=layers),
+        )
     assert caught.value.subject == f"inventory of base layer {index}"
-    assert (caught.value.expected, caught.value.actual) == (ZEROS, str(actual))
+    assert (caught.value.expected, caught.value.actual) == (ZEROS, str(known[index]))
 
 
 # Single files of a layer

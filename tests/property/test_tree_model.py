@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from imgbuild.content.tree import IMPLICIT, Tree
+from imgbuild.content.node import DIST_INFO, ELF, IMPLICIT, LINK, marks_of
+from imgbuild.content.tree import Tree
 from imgbuild.errors import ArchiveError
 
 from tests.support.layer_stacks import inventory, stacks
@@ -14,7 +15,7 @@ from tests.support.reference_tree import Item, ReferenceTree, Refused
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
 
 
 def merged(stack: list[list[Item]]) -> Tree:
@@ -128,7 +129,9 @@ def test_a_fork_is_as_a_tree_of_its_own_and_changes_of_either_do_not_reach_the_o
         apply_as_far_as_possible(fresh, stack, 0)
         apply_as_far_as_possible(fresh, changes, first)
         assert listed(tree) == listed(fresh)
-    assert [path for path, _ in two.directories()] == [path for path, node in two.walk() if node.is_directory]
+    for marks in (ELF, LINK, DIST_INFO, LINK | DIST_INFO):
+        wanted = [path for path, node in two.walk() if marks_of(path, node) & marks]
+        assert [path for path, _ in two.marked(marks)] == wanted
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -142,8 +145,8 @@ def test_directories_that_are_one_object_in_both_trees_hold_the_same(
     other = base.fork()
     apply_as_far_as_possible(other, changes, 100)
     after = listed(other)
-    for path, node in other.directories():
-        if base.get(path) is node:
+    for path, node in other.walk():
+        if node.is_directory and base.get(path) is node:
             prefix = path + b"/"
             assert {k: v for k, v in after.items() if k.startswith(prefix)} == {
                 k: v for k, v in before.items() if k.startswith(prefix)

@@ -296,6 +296,11 @@ class Tiny:
         store.tag("base", descriptor)
         return descriptor
 
+    def forget_base(self) -> None:
+        """Take what was found out about the base out of the cache; small files of it stay."""
+        for name in ("inventories", "trees"):
+            shutil.rmtree(self.cache_path / name)
+
     def keep_wheels(self) -> dict[str, tuple[str, bytes]]:
         """The two wheels of the sources; put into the cache by digest, as a download would."""
         wheels = {

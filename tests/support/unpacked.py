@@ -7,13 +7,14 @@ import os
 import stat
 from typing import TYPE_CHECKING, Any
 
-from imgbuild.content.tree import IMPLICIT
+from imgbuild.content.node import IMPLICIT
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from pathlib import Path
 
-    from imgbuild.content.tree import Node, Tree
+    from imgbuild.content.node import Node
+    from imgbuild.content.tree import Tree
 
 _TYPES = {
     stat.S_IFREG: "file",

@@ -15,15 +15,16 @@ from imgbuild.adapters.durable import remove, write_file
 from imgbuild.adapters.home import user_folder
 from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.inventory import Inventory
+from imgbuild.content.treefile import TreeFile
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, ImgbuildError, UsageError
+from imgbuild.errors import ArchiveError, DocumentError, ImgbuildError, UsageError
 
 if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
     from imgbuild.model.oci import Descriptor
 
 _INVENTORY_BYTES = 4 * GIB
-"""bytes; that of a layer with as many entries as we take, 800 bytes each."""
+"""bytes; that of a layer with as many entries as we take, 800 bytes each. A merged view has fewer bytes an entry."""
 _RESULT_BYTES = 1 * MIB
 """bytes of a record; those that we write have less than 1 KiB."""
 
@@ -102,6 +103,37 @@ class Cache(BlobFolder):
         self.ledger.written(self.place, len(raw))
         return digest
 
+    def tree(self, key: Digest, expected: Digest | None = None) -> tuple[TreeFile, Digest] | None:
+        """The merged view that was kept under a key (the digest of the layers), and its digest.
+
+        With `expected`, only one with that digest.
+        """
+        for path in sorted(self._trees.glob(f"{key.encoded}.*")):
+            raw = _read(path, _INVENTORY_BYTES)
+            if raw is None:
+                continue
+            digest = Digest.of(raw)
+            self.ledger.read(self.place, len(raw))
+            if path.suffix[1:] != digest.encoded:
+                remove(path)
+            elif expected in {None, digest}:
+                try:
+                    return TreeFile(raw, subject=str(path)), digest
+                except ArchiveError:
+                    remove(path)
+        return None
+
+    def keep_tree(self, key: Digest, raw: bytes) -> Digest:
+        """Write a merged view, in place of another one of the same layers; returns its digest."""
+        digest = Digest.of(raw)
+        target = self._trees / f"{key.encoded}.{digest.encoded}"
+        write_file(target, raw)
+        self.ledger.written(self.place, len(raw))
+        for path in self._trees.glob(f"{key.encoded}.*"):
+            if path != target:
+                remove(path)
+        return digest
+
     def result(self, key: Digest) -> bytes | None:
         """The small record kept under a key (the digest of all inputs of some work), or None."""
         path = self.root / "results" / key.encoded
@@ -121,6 +153,10 @@ class Cache(BlobFolder):
     def folder(self, name: str) -> Path:
         """A folder for what is not addressed by digest (tools, bare repositories, spool files)."""
         return self.root / name
+
+    @property
+    def _trees(self) -> Path:
+        return self.root / "trees"
 
     @property
     def _inventories(self) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
 
+from imgbuild.content.node import DIST_INFO
 from imgbuild.content.record import (
     Record,
     RecordRow,
@@ -26,7 +27,8 @@ from imgbuild.content.record import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imgbuild.content.tree import Node, Tree
+    from imgbuild.content.node import Node
+    from imgbuild.content.tree import Tree
 
 __all__ = [
     "Distribution",
@@ -84,9 +86,7 @@ def distributions(
         read: the bytes of a small file of the tree, or None.
         parsed: what was read before, of whatever tree; used, and added to. `read` must give what the tree says.
     """
-    return tuple(
-        _distribution(tree, path, node, read, parsed) for path, node in tree.directories() if path.endswith(_DIST_INFO)
-    )
+    return tuple(_distribution(tree, path, node, read, parsed) for path, node in tree.marked(DIST_INFO))
 
 
 def distribution(tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None]) -> Distribution | None:
@@ -98,7 +98,7 @@ def distribution(tree: Tree, folder: bytes, read: Callable[[bytes], bytes | None
 def owners(installed: tuple[Distribution, ...], path: bytes) -> tuple[Distribution, ...]:
     """Which distributions claim a path; one that lists it twice is there once."""
     folder = path.rpartition(b"/")[0]
-    return tuple(item for item in installed if folder in item.record.folders and path in item.record.paths)
+    return tuple(item for item in installed if folder in item.record.outline.folders and path in item.record.paths)
 
 
 def _distribution(

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import base64
 import csv
+import hashlib
 import io
 import itertools
 import posixpath
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from imgbuild.errors import StepError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SHA256_BYTES = 32
 _SHA256 = b"sha256="
@@ -47,86 +48,142 @@ class RecordRow:
     algorithm: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
-    """A RECORD that was read. Make it with `read_record`. What it says about files is not compared with them here."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The bytes of a RECORD, and its rows if it is not in the plain form."""
 
-    raw: bytes = field(repr=False)
-    site: bytes
-    """The folder in the image from which relative names start, without `.`, `..` or slashes around it."""
-    odd: tuple[RecordRow, ...] | None = field(default=None, repr=False)
-    """The rows of a RECORD that is not in the plain form; None for one that is."""
+    raw: bytes
+    odd: tuple[RecordRow, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What is asked of every RECORD of an image, so that most of them need not be read.
+
+    Attributes:
+        sha256: in hex, of the file.
+        rows: how many rows there are.
+        hashed: how many of them have a sha256.
+        foreign: how many have a hash by another algorithm.
+        folders: those in which the paths lie, each once; b"" is the root. Links are not followed.
+    """
+
+    sha256: str
+    rows: int
+    hashed: int
+    foreign: int
+    folders: frozenset[bytes]
+
+
+class Record:
+    """A RECORD. Make it with `read_record`. What it says about files is not compared with them here."""
+
+    def __init__(self, site: bytes, content: Callable[[], Content], outline: Outline | None = None) -> None:
+        """Nothing is read yet.
+
+        Args:
+            site: the folder in the image from which relative names start, without `.`, `..` or slashes around it.
+            content: reads it, once, when more is asked than the outline says.
+            outline: where it is known already; it must be that of the content.
+        """
+        self.site = site
+        self._read = content
+        if outline is not None:
+            self.outline = outline
+
+    def __eq__(self, other: object) -> bool:
+        """Whether site and bytes are the same."""
+        if not isinstance(other, Record):
+            return NotImplemented
+        return self is other or (self.site == other.site and self.outline.sha256 == other.outline.sha256)
+
+    def __hash__(self) -> int:
+        """By the bytes."""
+        return hash((self.site, self.outline.sha256))
 
     def __len__(self) -> int:
         """How many rows there are."""
-        if self.odd is not None:
-            return len(self.odd)
-        return self.raw.count(b"\n") + (self.raw != b"" and not self.raw.endswith(b"\n"))
+        return self.outline.rows
+
+    @cached_property
+    def _content(self) -> Content:
+        return self._read()
 
     @property
-    def hashed(self) -> int:
-        """How many rows have a sha256."""
-        if self.odd is not None:
-            return sum(1 for row in self.odd if row.sha256 is not None)
-        return self.raw.count(b"," + _SHA256)
+    def raw(self) -> bytes:
+        """The bytes of the file."""
+        return self._content.raw
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The outline, from the content."""
+        raw, odd = self._content.raw, self._content.odd
+        sha256 = hashlib.sha256(raw).hexdigest()
+        if odd is not None:
+            hashed = sum(1 for row in odd if row.sha256 is not None)
+            folders = frozenset(row.path.rpartition(b"/")[0] for row in odd)
+            return Outline(
+                sha256=sha256, rows=len(odd), hashed=hashed, foreign=len(self._other_hashes()), folders=folders
+            )
+        # Neither hash nor size has a slash in the plain form, so a line can be cut as if it were a path.
+        names = {line.rpartition(b"/")[0] for line in self._lines()}
+        prefix = self._prefix
+        folders = frozenset(
+            _normal(prefix + name) if name.startswith(b"..") else prefix + name if name else self.site for name in names
+        )
+        rows = raw.count(b"\n") + (raw != b"" and not raw.endswith(b"\n"))
+        return Outline(sha256=sha256, rows=rows, hashed=raw.count(b"," + _SHA256), foreign=0, folders=folders)
 
     @property
     def foreign(self) -> tuple[RecordRow, ...]:
         """The rows that have a hash by another algorithm."""
-        return tuple(row for row in self.odd or () if row.algorithm is not None)
+        return self._other_hashes() if self.outline.foreign else ()
+
+    def _other_hashes(self) -> tuple[RecordRow, ...]:
+        return tuple(row for row in self._content.odd or () if row.algorithm is not None)
 
     @property
     def rows(self) -> tuple[RecordRow, ...]:
         """All rows in their order."""
-        return self.odd if self.odd is not None else tuple(itertools.starmap(_plain_row, self.claims()))
+        odd = self._content.odd
+        return odd if odd is not None else tuple(itertools.starmap(_plain_row, self.claims()))
 
     @cached_property
     def paths(self) -> list[bytes]:
         """The path of each row."""
-        if self.odd is not None:
-            return [row.path for row in self.odd]
+        raw, odd = self._content.raw, self._content.odd
+        if odd is not None:
+            return [row.path for row in odd]
         prefix = self._prefix
         paths = [prefix + line.partition(b",")[0] for line in self._lines()]
-        if _UP in self.raw:
+        if _UP in raw:
             upward = prefix + _UP
             paths = [_normal(path) if path.startswith(upward) else path for path in paths]
         return paths
 
-    @cached_property
-    def folders(self) -> frozenset[bytes]:
-        """The folders in which the paths lie, each once; b"" is the root. Links are not followed."""
-        if self.odd is not None:
-            return frozenset(row.path.rpartition(b"/")[0] for row in self.odd)
-        # Neither hash nor size has a slash in the plain form, so a line can be cut as if it were a path.
-        names = {line.rpartition(b"/")[0] for line in self._lines()}
-        prefix = self._prefix
-        return frozenset(
-            _normal(prefix + name) if name.startswith(b"..") else prefix + name if name else self.site for name in names
-        )
-
     def claims(self) -> Iterator[Claim]:
         """All rows in their order, as bytes. Where a row has another hash than sha256, it is left out of the claim."""
-        if self.odd is not None:
-            return map(_claim, self.odd)
+        if self._content.odd is not None:
+            return map(_claim, self._content.odd)
         cells = b",".join(self._lines()).replace(b"\r", b"").split(b",") if self.raw else []
         return zip(self.paths, cells[1::3], cells[2::3], strict=True)
 
     def places(self, path: bytes) -> list[int]:
         """The numbers, from 0, of the rows for a path."""
-        if path.rpartition(b"/")[0] not in self.folders:
+        if path.rpartition(b"/")[0] not in self.outline.folders:
             return []
         return [number for number, found in enumerate(self.paths) if found == path]
 
     def row(self, number: int) -> RecordRow:
         """One row by its number, from 0."""
-        if self.odd is not None:
-            return self.odd[number]
+        if self._content.odd is not None:
+            return self._content.odd[number]
         _, encoded, size = self._lines()[number].rstrip(b"\r").split(b",")
         return _plain_row(self.paths[number], encoded, size)
 
     def span(self, number: int) -> tuple[str, slice]:
         """The name as written in a row, by the row's number, and which bytes of `raw` the row takes, with its end."""
-        if self.odd is not None:
+        if self._content.odd is not None:
             fields, place = next(itertools.islice(_rows(self.raw), number, None))
             return fields[0], place
         lines = self.raw.split(b"\n", number + 1)
@@ -145,11 +202,17 @@ class Record:
 def read_record(raw: bytes, *, site: bytes) -> Record:
     """A RECORD whose relative names start from the folder `site` of the image. ValueError if it is no RECORD."""
     site = _normal(site)
+    content = read_content(raw, site=site)
+    return Record(site, lambda: content)
+
+
+def read_content(raw: bytes, *, site: bytes) -> Content:
+    """The same, for a `Record` with an outline that is known already."""
     if not _PLAIN.fullmatch(raw if raw.endswith(b"\n") or not raw else raw + b"\n"):
-        return Record(raw=raw, site=site, odd=_odd_rows(raw, site))
+        return Content(raw=raw, odd=_odd_rows(raw, site))
     if not raw.isascii():
         raw.decode()
-    return Record(raw=raw, site=site)
+    return Content(raw=raw)
 
 
 def parse_record(raw: bytes, *, site: bytes) -> tuple[RecordRow, ...]:

@@ -22,11 +22,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
 from msgspec.structs import replace
 
 from imgbuild.config import DEFAULT_LIMITS, Limits
-from imgbuild.content.inventory import ElfRecord
+from imgbuild.content.node import Node, marks_of
 from imgbuild.errors import ArchiveError
 
 if TYPE_CHECKING:
@@ -41,39 +40,6 @@ _OVERLAY_XATTRS = ("trusted.overlay.", "user.overlay.", "user.fuseoverlayfs.")
 """Prefixes of what overlayfs (Documentation/filesystems/overlayfs.rst) and fuse-overlayfs read as their own marks."""
 _OVERLAY_WHITEOUT = (0, 0)
 """Major and minor number of the character device that hides a name in overlayfs."""
-IMPLICIT = -1
-"""Layer index of directories that no layer lists."""
-
-
-# `gc=False`: nodes hold no references in a circle, and looking for some in a million of them takes longer than a tree.
-class Node(msgspec.Struct, kw_only=True, gc=False):
-    """One path of the merged view. Only `children` of directories is ever changed in place, and only by a `Tree`."""
-
-    type: str
-    mode: int
-    uid: int = 0
-    gid: int = 0
-    mtime: int = 0
-    size: int = 0
-    sha256: str | None = None
-    link: bytes = b""
-    xattrs: tuple[tuple[str, bytes], ...] = ()
-    device: tuple[int, int] | None = None
-    elf: ElfRecord | None = None
-    elf_problem: str | None = None
-    layer: int = IMPLICIT
-    source: bytes | None = None
-    """The path of the tar entry in `layer` that has the content."""
-    children: dict[bytes, Node] = msgspec.field(default_factory=dict)
-
-    @property
-    def is_directory(self) -> bool:
-        """Whether this is a directory."""
-        return self.type == "directory"
-
-
-_NO_CHILDREN: dict[bytes, Node] = {}
-"""Of all that is no directory: a dict of its own for each file would be a quarter of a tree's memory. Never changed."""
 
 
 class Tree:
@@ -83,12 +49,13 @@ class Tree:
     objects, so that `is` tells what cannot differ.
     """
 
-    def __init__(self, *, limits: Limits = DEFAULT_LIMITS) -> None:
-        self.root = Node(type="directory", mode=0o755)
+    def __init__(self, root: Node | None = None, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        """An empty tree, or one that begins with the directory `root`, which others may hold as well."""
+        self.root = Node(type="directory", mode=0o755) if root is None else root
         self.notes: list[str] = []
         """What was unusual in the layers, for people."""
         self._limits = limits
-        self._own: set[int] | None = None
+        self._own: set[int] | None = None if root is None else set()
         """Ids of the directories that are this tree's alone; None where all are. An object of a tree lives as long as
         the tree, or until the tree drops it, so an id here cannot come to mean what another tree has."""
         # Where paths were put before, by their directory. Forgotten when anything is replaced or removed, for that may
@@ -97,9 +64,9 @@ class Tree:
 
     def fork(self) -> Tree:
         """A tree that is equal to this one, and on which changes of either have no effect on the other."""
-        twin = Tree(limits=self._limits)
-        twin.root, twin.notes = self.root, list(self.notes)
-        self._own, twin._own = set(), set()
+        twin = Tree(self.root, limits=self._limits)
+        twin.notes = list(self.notes)
+        self._own = set()
         self._parents.clear()
         return twin
 
@@ -196,7 +163,7 @@ class Tree:
     def _private(self, node: Node) -> Node:
         if self._own is None or id(node) in self._own:
             return node
-        copy = replace(node, children=dict(node.children))
+        copy = replace(node, below=dict(node.children))
         self._own.add(id(copy))
         return copy
 
@@ -220,18 +187,24 @@ class Tree:
             prefix = here + b"/" if here else b""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
-    def directories(self) -> Iterator[tuple[bytes, Node]]:
-        """All directories below the root in the order of `walk`, in the time that directories take, not files."""
+    def marked(self, marks: int) -> Iterator[tuple[bytes, Node]]:
+        """All nodes below the root that have one of some marks, in the order of `walk`.
+
+        What was not read yet, and has none of them below, is passed over unread.
+        """
         pending = [(b"", self.root)]
         while pending:
             here, node = pending.pop()
-            if here:
+            if here and marks_of(here, node) & marks:
                 yield here, node
+            if node.below is None or not node.may_have(marks):
+                continue
             prefix = here + b"/" if here else b""
-            below = sorted(
-                ((name, child) for name, child in node.children.items() if child.type == "directory"), reverse=True
+            pending.extend(
+                (prefix + name, child)
+                for name, child in sorted(node.children.items(), reverse=True)
+                if child.below is not None or marks_of(name, child) & marks
             )
-            pending.extend((prefix + name, child) for name, child in below)
 
     def put(self, path: bytes, node: Node) -> None:
         """Set a node; links in its parents are followed, missing ones made. `ArchiveError` where links never end."""
@@ -251,7 +224,7 @@ class Tree:
         if old is not None:
             self._parents.clear()
             if node.is_directory and old.is_directory:
-                node.children = self._private(old).children
+                node.below = self._private(old).children
         if self._own is not None and node.is_directory:
             self._own.add(id(node))
         children[name] = node
@@ -298,7 +271,7 @@ class Tree:
     def _add(self, path: bytes, entry: Entry, layer: int) -> None:
         if not path:
             if entry.type == "directory":
-                self.root = replace(_node(entry, path, layer), children=self._private(self.root).children)
+                self.root = replace(_node(entry, path, layer), below=self._private(self.root).children)
                 self._parents.clear()
                 if self._own is not None:
                     self._own.add(id(self.root))
@@ -353,5 +326,4 @@ def _node(entry: Entry, path: bytes, layer: int) -> Node:
         elf_problem=entry.elf_problem,
         layer=layer,
         source=path,
-        children={} if entry.type == "directory" else _NO_CHILDREN,
     )

@@ -72,8 +72,7 @@ def assemble(
     check_image(image)
     context = context.based_on(lock.pins.base.reference)
     facts = lock.facts
-    known = tuple(layer.inventory for layer in facts.base_layers) if facts is not None else None
-    base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
+    base = open_base(context, lock.pins.base, platform=lock.platform, facts=facts)
     check_labels(image, base)
     expected = None if derive else {(row.step, row.path): tuple(row.states) for row in lock.pins.files}
     workspace = Workspace(
@@ -180,8 +179,10 @@ def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packag
             base.manifest.layers, base.config.diff_ids, base.inventory_digests, strict=True
         )
     ]
+    assert base.tree_digest is not None  # noqa: S101 - `open_base` read it
     return Facts(
         base_layers=layers,
+        base_tree=base.tree_digest,
         touched=touched(workspace.before, original),
         libraries=library_facts(image.definition, workspace.before, workspace.tree),
     )

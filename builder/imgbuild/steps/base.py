@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from imgbuild import jsontext
+from imgbuild.content.packages import distributions
+from imgbuild.content.packagetable import dump_packages, load_packages
 from imgbuild.content.tree import Tree
-from imgbuild.errors import (
-    FactMismatchError,
-    LayoutError,
-)
+from imgbuild.content.treefile import SCHEMA, TreeFile, dump_tree
+from imgbuild.digest import Digest
+from imgbuild.errors import FactMismatchError, LayoutError, MissingError
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
+from imgbuild.model.paths import show
 from imgbuild.steps.inventories import take_inventories
+from imgbuild.steps.layers import read_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from imgbuild.content.inventory import Inventory
     from imgbuild.content.packages import Parsed
-    from imgbuild.digest import Digest
-    from imgbuild.model.lockfile import LockedBase
+    from imgbuild.model.lockfile import Facts, LockedBase
     from imgbuild.steps.context import Context
 
 Machine = Literal["aarch64", "x86_64"]
@@ -34,10 +37,12 @@ class Base:
     descriptor: Descriptor
     config: ImageConfig
     merged: Tree
-    """All its layers; not to be changed, as many look at it. The inventories are let go of once they are in it."""
-    inventory_digests: tuple[Digest, ...]
+    """All its layers; not to be changed, as many look at it."""
+    inventory_digests: tuple[Digest, ...] = ()
+    tree_digest: Digest | None = None
+    """Of the file that `merged` was read from (`content.treefile`)."""
     parsed: Parsed = field(default_factory=dict)
-    """Distributions that were read, of this base or of what was put on it: most are the same."""
+    """Distributions that are known, of this base or of what was put on it: most are the same."""
 
     def tree(self) -> Tree:
         """A merged view of all layers; what a caller changes in it is in no other one."""
@@ -52,19 +57,35 @@ def merge(inventories: Iterable[Inventory]) -> Tree:
     return tree
 
 
-def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: tuple[Digest, ...] | None) -> Base:
+def dump_base(
+    context: Context, layers: tuple[Descriptor, ...], tree: Tree, inventories: tuple[Digest, ...]
+) -> Iterator[bytes]:
+    """The file of a merged view (`content.treefile`), in pieces; small files are read from the cache or the layers."""
+
+    def read(path: bytes) -> bytes | None:
+        found = tree.resolve(path)
+        if found is None or found[1].type != "file":
+            return None
+        return read_file(context, layers, found[1], show(found[0]))
+
+    parsed: Parsed = {}
+    distributions(tree, read, parsed)
+    return dump_tree(tree, inventories, dump_packages(parsed))
+
+
+def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts | None) -> Base:
     """Read the base that a lock pins.
 
     Args:
         context: the surroundings, `based_on` its reference.
         pin: the pinned digests.
         platform: `linux/arm64`; the config must agree (case C40).
-        inventories: the locked inventory digests, by layer; None where they are not known yet.
+        facts: the lock's: digests of inventories and of their merged view; None where they are not known yet.
 
     Raises:
         OfflineMissError, MissingError: the base is neither in the store nor in its registry.
         RegistryError: what its registry says.
-        FactMismatchError: config digest, platform or an inventory differ from the lock.
+        FactMismatchError: config digest, platform, an inventory or the merged view differ from the lock.
     """
     descriptor = Descriptor(media_type=pin.media_type, digest=pin.manifest, size=pin.manifest_size)
     manifest = context.places.manifest(descriptor)
@@ -74,17 +95,57 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, inventories: 
         )
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
-    found = take_inventories(context, manifest.layers, config.diff_ids, inventories, pin.manifest)
-    digests = tuple(row.digest for row in found)
-    found.reverse()
+    file, digest = _merged(context, manifest, config, facts)
+    tree = file.tree()
+
+    def read_record(folder: bytes) -> bytes:
+        path = folder + b"/RECORD"
+        found = tree.resolve(path)
+        if found is None:
+            raise MissingError(f"file {show(path)}", "is not in the base, of which the cache says that it is")
+        return read_file(context, manifest.layers, found[1], show(found[0]))
+
     return Base(
         manifest=manifest,
         descriptor=descriptor,
         config=config,
-        # Each is let go of when it is in the tree: together they take as much memory as that.
-        merged=merge(found.pop().inventory for _ in range(len(found))),
-        inventory_digests=digests,
+        merged=tree,
+        inventory_digests=file.inventories,
+        tree_digest=digest,
+        parsed=load_packages(file.packages, read_record, subject="merged view of the base"),
     )
+
+
+def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
+    """The merged view of the base's layers: from the cache, else from their inventories."""
+    layers = [[str(layer.digest), layer.size, str(diff_id)] for layer, diff_id in _pairs(manifest, config)]
+    key = Digest.of(jsontext.dumps([SCHEMA, *layers]))
+    wanted = None if facts is None else facts.base_tree
+    inventories = None if facts is None else tuple(layer.inventory for layer in facts.base_layers)
+    known = context.cache.tree(key, wanted)
+    if known is not None and inventories in {None, known[0].inventories}:
+        return known
+    rows = take_inventories(context, manifest.layers, config.diff_ids, inventories, manifest.digest)
+    digests = tuple(row.digest for row in rows)
+    rows.reverse()
+    # Each is let go of when it is in the tree: together they take as much memory as that.
+    tree = merge(rows.pop().inventory for _ in range(len(rows)))
+    raw = b"".join(dump_base(context, manifest.layers, tree, digests))
+    digest = context.cache.keep_tree(key, raw)
+    if wanted is not None and digest != wanted:
+        raise FactMismatchError(
+            "merged view of the base",
+            "differs from the lock's",
+            expected=wanted,
+            actual=digest,
+            where="facts.base_tree",
+            hint="the layers are right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
+        )
+    return TreeFile(raw, subject="merged view of the base"), digest
+
+
+def _pairs(manifest: Manifest, config: ImageConfig) -> Iterable[tuple[Descriptor, Digest]]:
+    return zip(manifest.layers, config.diff_ids, strict=True)
 
 
 def read_config(context: Context, manifest: Manifest) -> ImageConfig:

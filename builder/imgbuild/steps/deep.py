@@ -2,7 +2,8 @@
 
 1. Every layer has the digest, size and DiffID that manifest and config state (`layer.digest`, `layer.diff_id`).
 2. The lock that is embedded in the image parses, and its base is what the first layers are (`embedded.lock`,
-   `base.layers`); every file in them has the digest that the lock's inventories pin (`base.inventory`).
+   `base.layers`); every file in them has the digest that the lock's inventories pin (`base.inventory`), and
+   their merged view is the one that it pins (`base.tree`).
 3. The receipt names exactly the paths that the added layers hold, as they are (`receipt`); every file that a step
    changed is in the state that the lock pins (`file`).
 4. RECORD rows and distributions (`packages.record`, `packages.single`), with the base as baseline.
@@ -19,13 +20,13 @@ import os
 from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import LayerScan
-from imgbuild.digest import Digest
+from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import UNREADABLE, ImgbuildError, InputError
 from imgbuild.model.identity import Finding, Report, compare, judge, not_checked
 from imgbuild.model.lockfile import Lock, parse_lock
 from imgbuild.model.paths import show
 from imgbuild.model.receipt import FOLDER
-from imgbuild.steps.base import Base, merge
+from imgbuild.steps.base import Base, dump_base, merge
 from imgbuild.steps.crew import Crew
 from imgbuild.steps.layers import read_layer
 from imgbuild.steps.scanned import failed, layer_findings
@@ -119,12 +120,15 @@ def _against_lock(image: RemoteImage, lock: Lock, inventories: list[Inventory]) 
     findings = [compare("base.layers", f"the first {count} layers", pinned, there)]
     if count > len(inventories):
         return findings
+    digests = tuple(Digest.of(inventory.dump()) for inventory in inventories[:count])
     findings += [
-        compare("base.inventory", f"files of layer {row.digest}", row.inventory, Digest.of(inventory.dump()))
-        for row, inventory in zip(lock.facts.base_layers, inventories, strict=False)
+        compare("base.inventory", f"files of layer {row.digest}", row.inventory, digest)
+        for row, digest in zip(lock.facts.base_layers, digests, strict=True)
     ]
     try:
         view = _view(image, inventories, count)
+        actual, _ = digest_of(dump_base(image.context, image.manifest.layers[:count], view.base.merged, digests))
+        findings.append(compare("base.tree", "merged view of the base", lock.facts.base_tree, actual))
         # The first of these compares the embedded lock with itself.
         return [*findings, *documents(view, lock)[1:], *files(view, lock), *packages(view)]
     except UNREADABLE as error:
@@ -138,6 +142,5 @@ def _view(image: RemoteImage, inventories: list[Inventory], count: int) -> View:
         descriptor=image.descriptor,
         config=image.config,
         merged=merge(inventories[:count]),
-        inventory_digests=(),
     )
     return View(image.context, base, layers[count:], tuple(inventories[count:]))

@@ -20,7 +20,7 @@ from imgbuild.errors import ArchiveError, DigestMismatchError, LayoutError, Miss
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
     from imgbuild.digest import Readable
     from imgbuild.model.oci import Descriptor
     from imgbuild.progress import Task

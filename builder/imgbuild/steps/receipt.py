@@ -10,7 +10,8 @@ from imgbuild.model.paths import show
 from imgbuild.model.receipt import SCHEMA, Receipt, ReceiptEntry
 
 if TYPE_CHECKING:
-    from imgbuild.content.tree import Node, Tree
+    from imgbuild.content.node import Node
+    from imgbuild.content.tree import Tree
     from imgbuild.model.image import ImageDefinition
     from imgbuild.steps.packages import Packages
 

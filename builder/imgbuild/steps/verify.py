@@ -102,8 +102,7 @@ def verify(
     context = context.based_on(lock.pins.base.reference)
     findings: list[Finding] = []
     if base is None:
-        known = tuple(layer.inventory for layer in lock.facts.base_layers) if lock.facts is not None else None
-        base = open_base(context, lock.pins.base, platform=lock.platform, inventories=known)
+        base = open_base(context, lock.pins.base, platform=lock.platform, facts=lock.facts)
     libraries = tuple(image.definition.library)
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))

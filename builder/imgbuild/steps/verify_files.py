@@ -16,9 +16,10 @@ from imgbuild.steps.receipt import receipt_entry
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from imgbuild.content.node import Node
     from imgbuild.content.packages import Distribution
     from imgbuild.content.record import Claim
-    from imgbuild.content.tree import Node, Tree
+    from imgbuild.content.tree import Tree
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.receipt import ReceiptEntry
     from imgbuild.steps.view import View
@@ -79,7 +80,7 @@ def packages(view: View) -> list[Finding]:
     fresh = [f"{show(path)} ({name})" for path, name, *facts in now if (path, name, *facts) not in base]
     doubled = Counter((distribution.name, parent(distribution.folder)) for distribution in installed)
     twice = sorted(f"{name} in {show(site)}" for (name, site), count in doubled.items() if count > 1)
-    hashed = sum(distribution.record.hashed for distribution in installed)
+    hashed = sum(distribution.record.outline.hashed for distribution in installed)
     foreign = [row for distribution in installed for row in distribution.record.foreign]
     without = sum(len(distribution.record) for distribution in installed) - hashed - len(foreign)
     notes = [f"{without} rows have no hash, as a RECORD's own, and were not compared"]
@@ -192,7 +193,7 @@ def _suspects(view: View, now: Distribution, before: Distribution | None) -> Ite
     """The rows with a sha256 that the base does not have, or of which the file's folder is another than there."""
     kept = before is not None and before.name == now.name
     same = before is not None and kept and before.record == now.record
-    moved = {folder for folder in now.record.folders if not _is_shared(view.base_tree, view.tree, folder)}
+    moved = {folder for folder in now.record.outline.folders if not _is_shared(view.base_tree, view.tree, folder)}
     if same and not moved:
         return
     known = set(before.record.claims()) if before is not None and kept and not same else set()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.content.inventory import ElfRecord
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
     from imgbuild.model.image import LibraryIdentity
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.oci import ImageConfig

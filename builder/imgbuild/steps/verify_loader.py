@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from imgbuild.content.loader import Linker
+from imgbuild.content.node import LINK
 from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import show
 from imgbuild.steps.verify_environment import settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from imgbuild.content.inventory import ElfRecord
     from imgbuild.content.loader import Resolution
-    from imgbuild.content.tree import Node
+    from imgbuild.content.node import Node
     from imgbuild.model.oci import ImageConfig
     from imgbuild.steps.view import View
 
@@ -112,11 +113,10 @@ class Search:
 
     def _names(self, copies: Collection[bytes]) -> set[bytes]:
         names = {path.rpartition(b"/")[2] for path in copies}
-        for path, node in self._view.tree.walk():
-            if node.type == "symlink":
-                found = self._view.tree.resolve(path)
-                if found is not None and found[0] in copies:
-                    names.add(path.rpartition(b"/")[2])
+        for path, _ in self._view.tree.marked(LINK):
+            found = self._view.tree.resolve(path)
+            if found is not None and found[0] in copies:
+                names.add(path.rpartition(b"/")[2])
         return names
 
     def _cache_doubt(self, found: Resolution, bare: bytes | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from imgbuild.content.node import ELF
 from imgbuild.content.packages import Distribution, distributions
 from imgbuild.digest import Digest
 from imgbuild.model.paths import show
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
     from imgbuild.content.inventory import ElfRecord, Inventory
-    from imgbuild.content.tree import Node, Tree
+    from imgbuild.content.node import Node
+    from imgbuild.content.tree import Tree
     from imgbuild.model.oci import Descriptor
     from imgbuild.steps.base import Base
     from imgbuild.steps.context import Context
@@ -59,11 +61,7 @@ class View:
     @cached_property
     def elf_files(self) -> tuple[tuple[bytes, Node], ...]:
         """All regular files with ELF facts, or that begin like ELF, by path."""
-        return tuple(
-            (path, node)
-            for path, node in self.tree.walk()
-            if node.type == "file" and (node.elf is not None or node.elf_problem is not None)
-        )
+        return tuple(self.tree.marked(ELF))
 
     def resolve(self, path: bytes) -> bytes | None:
         """The real path of a regular file, links followed."""

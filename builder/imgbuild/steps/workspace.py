@@ -17,7 +17,7 @@ from imgbuild import jsontext
 from imgbuild.content.changeset import BytesContent, Change, ChangeType
 from imgbuild.content.elf import is_elf, read_elf
 from imgbuild.content.inventory import ElfRecord, elf_record
-from imgbuild.content.tree import Node, Tree
+from imgbuild.content.node import Node
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, FactMismatchError, StepError
 from imgbuild.model.image import FORMAT
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from imgbuild.content.changeset import Content
+    from imgbuild.content.tree import Tree
 
 _MOVED = "is the path right? if it was, the base has moved: see what it has there now, and correct the step"
 

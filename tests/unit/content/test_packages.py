@@ -6,6 +6,7 @@ import hashlib
 import io
 
 import pytest
+from imgbuild.content.node import Node
 from imgbuild.content.packages import (
     Distribution,
     Parsed,
@@ -18,7 +19,7 @@ from imgbuild.content.packages import (
     rewrite_record,
 )
 from imgbuild.content.record import read_record
-from imgbuild.content.tree import Node, Tree
+from imgbuild.content.tree import Tree
 from imgbuild.errors import StepError
 
 SITE = b"opt/lib/site-packages"

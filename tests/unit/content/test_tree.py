@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from imgbuild.config import Limits
 from imgbuild.content.inventory import Entry, Inventory
-from imgbuild.content.tree import IMPLICIT, Node, Tree
+from imgbuild.content.node import IMPLICIT, Node
+from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from imgbuild.content import record
 from imgbuild.content.changeset import BytesContent
+from imgbuild.content.node import Node
 from imgbuild.content.packages import Parsed, distributions, encoded_hash
-from imgbuild.content.tree import Node, Tree
+from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import StepError
 from imgbuild.model.identity import Verdict

@@ -1,0 +1,95 @@
+"""One path of a merged view, and what may be below it that nobody has read yet."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from imgbuild.content.inventory import ElfRecord
+
+IMPLICIT = -1
+"""Layer index of directories that no layer lists."""
+_DIST_INFO = b".dist-info"
+
+
+# Marks, for which whole trees are searched; numbers of one bit each. A directory that was not read knows which of them
+# are below it.
+ELF = 1
+"""A regular file with ELF facts, or that begins like ELF."""
+LINK = 2
+"""A symbolic link."""
+DIST_INFO = 4
+"""A directory that says what a Python distribution installed."""
+
+
+class Unread(Protocol):
+    """The content of a directory that is read when it is asked for."""
+
+    @property
+    def marks(self) -> int:
+        """All marks of what is below, at any depth."""
+        ...
+
+    def read(self) -> dict[bytes, Node]:
+        """The nodes in the directory by name, new ones at every call."""
+        ...
+
+
+# `gc=False`: nodes hold no references in a circle, and looking for some in a million of them takes longer than a tree.
+class Node(msgspec.Struct, kw_only=True, gc=False):
+    """One path of the merged view. Only what is below a directory is ever changed in place, and only by a `Tree`."""
+
+    type: str
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    mtime: int = 0
+    size: int = 0
+    sha256: str | None = None
+    link: bytes = b""
+    xattrs: tuple[tuple[str, bytes], ...] = ()
+    device: tuple[int, int] | None = None
+    elf: ElfRecord | None = None
+    elf_problem: str | None = None
+    layer: int = IMPLICIT
+    source: bytes | None = None
+    """The path of the tar entry in `layer` that has the content."""
+    below: Below = None
+    """Of a directory; ask for `children`."""
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether this is a directory."""
+        return self.type == "directory"
+
+    @property
+    def children(self) -> dict[bytes, Node]:
+        """The nodes in a directory by name, the same dict every time; of all else a new and empty one.
+
+        Two threads must not ask at the same time: the first call reads.
+        """
+        below = self.below
+        if type(below) is dict:
+            return below
+        found = {} if below is None else below.read()  # type: ignore[union-attr] # it is no dict
+        if self.type == "directory":
+            self.below = found
+        return found
+
+    def may_have(self, marks: int) -> bool:
+        """Whether something below, at any depth, may have one of some marks; False only where that is known."""
+        below = self.below
+        return below is not None and (type(below) is dict or bool(below.marks & marks))  # type: ignore[union-attr]
+
+
+Below: TypeAlias = "dict[bytes, Node] | Unread | None"
+
+
+def marks_of(name: bytes, node: Node) -> int:
+    """The marks of one node, by its name or path; those of what is below it are not among them."""
+    if node.type == "file":
+        return 0 if node.elf is None and node.elf_problem is None else ELF
+    if node.type == "symlink":
+        return LINK
+    return DIST_INFO if node.type == "directory" and name.endswith(_DIST_INFO) else 0
