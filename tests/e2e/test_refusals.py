@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+ELF_MACHINE = 18
+"""Offset of `e_machine` in a 64-bit ELF file."""
 REFUSALS: dict[str, Callable[[Tiny], Refusal]] = {}
 FINDINGS: dict[str, Callable[[Tiny], Finding]] = {}
 
@@ -225,15 +227,26 @@ def C58_a_wheel_in_the_cache_is_damaged(tiny: Tiny) -> Refusal:
 
 
 @refused
-def C58_the_library_in_the_cache_is_damaged(tiny: Tiny) -> Refusal:
-    pin = source(locked(tiny), "nccl")
+def C58_the_library_in_the_cache_is_damaged_and_its_layer_has_to_be_made(tiny: Tiny) -> Refusal:
+    return damaged_library(tiny, -1)
+
+
+@refused
+def C58_the_library_in_the_cache_is_damaged_where_its_facts_stand(tiny: Tiny) -> Refusal:
+    return damaged_library(tiny, ELF_MACHINE)
+
+
+def damaged_library(tiny: Tiny, at: int) -> Refusal:
+    value = locked(tiny)
+    pin = source(value, "nccl")
     path = cached(tiny, pin["digest"])
     whole = path.read_bytes()
-    actual = flip(path)
+    actual = flip(path, at)
+    blob(tiny, next(row["digest"] for row in value["result"]["layers"] if row["name"] == "tiny-nccl")).unlink()
 
     def again() -> None:
         path.write_bytes(whole)
-        flip(path)
+        flip(path, at)
 
     return Refusal(exit_code=4, code="DIGEST_MISMATCH", says=("nccl", pin["digest"], actual), again=again)
 
@@ -1022,7 +1035,24 @@ def test_C58_a_full_disk_under_the_store_is_refused_and_nothing_changes(
         assert execute(tiny, "build", "tiny", "--offline") == 0
 
 
-@pytest.mark.parametrize("free", [0, 8, 24, 32, 40])
+def test_C58_a_damaged_library_whose_layer_is_known_is_not_needed_and_does_no_harm(tiny: Tiny) -> None:
+    path = cached(tiny, source(locked(tiny), "nccl")["digest"])
+    flip(path)
+    assert execute(tiny, "build", "tiny", "--offline") == 0
+    assert execute(tiny, "verify", "tiny", "--offline") == 0
+
+
+def test_C58_a_library_whose_facts_are_not_those_in_its_known_layer_is_found_damaged(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = cached(tiny, source(locked(tiny), "nccl")["digest"])
+    actual = flip(path, ELF_MACHINE)
+    assert execute(tiny, "lock", "tiny", "--complete", "--offline") == 4
+    assert actual in capsys.readouterr().err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("free", [0, 8, 16, 24, 32, 40, 48])
 def test_a_full_disk_under_the_cache_is_refused_and_nothing_changes(
     free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -304,13 +304,14 @@ def refuse_full(folder: Path, said: str) -> None:
     """A `StorageError` if a program outside has probably failed because the disk of a folder that it writes to is full.
 
     Programs say so in many words or in none, and remove what they began: both its words and the free space are clues.
+    The folder may be one that was made for the program and has a name by chance, so the error names the one above it.
     """
     free = _NEARLY_FULL_BYTES
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free
     if free < _NEARLY_FULL_BYTES or _FULL.search(said):
         raise StorageError(
-            str(folder), "cannot be written: the disk is full", actual=f"{free} bytes free", hint=_FULL_HINT
+            str(folder.parent), "cannot be written: the disk is full", actual=f"{free} bytes free", hint=_FULL_HINT
         )
 
 

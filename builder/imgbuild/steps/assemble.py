@@ -48,12 +48,18 @@ class Assembled:
     workspace: Workspace
     layers: Layers
     scans: tuple[LayerScan, ...]
-    """What the added layers are, by the bytes that the store has now."""
+    """What the added layers are: by the bytes that the store has now, without `blobs` by those that were written."""
     manifest: Descriptor
 
 
 def assemble(
-    context: Context, image: ImageInput, lock: Lock, *, derive: bool = False, before: Result | None = None
+    context: Context,
+    image: ImageInput,
+    lock: Lock,
+    *,
+    derive: bool = False,
+    before: Result | None = None,
+    blobs: bool = True,
 ) -> Assembled:
     """Make the image that a lock pins.
 
@@ -63,6 +69,7 @@ def assemble(
         lock: the pins; its facts, where there are some, must agree with the bytes.
         derive: find out the states of files instead of comparing them with `pins.files`; for `imgbuild lock` only.
         before: a result that was locked before: layers that come out as in it, and are in the store, are not made anew.
+        blobs: whether the store shall have all layers; for a lock it is enough to know what they are.
 
     Raises:
         StepError, PatchError: a step refuses what it finds.
@@ -98,14 +105,16 @@ def assemble(
             changesets.append((layer.name, workspace.finish_layer()))
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
-    if facts is not None:
-        _refuse_other_facts(lock.image, facts, found)
+    if facts is not None and facts != found:
+        # Damage is the likelier cause than a lock that was made so.
+        workspace.check_contents()
+        raise _other_facts(lock.image, facts, found)
     stated = lock.result or before
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )
     changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
-    return _write(context, image, lock, base, workspace, changesets, stated)
+    return _write(context, image, lock, base, workspace, changesets, stated, blobs=blobs)
 
 
 def check_labels(image: ImageInput, base: Base) -> None:
@@ -140,8 +149,11 @@ def _write(
     workspace: Workspace,
     changesets: list[tuple[str, tuple[Change, ...]]],
     stated: Result | None,
+    *,
+    blobs: bool,
 ) -> Assembled:
-    layers, scans = write_layers(context, workspace, changesets, epoch=lock.pins.epoch, stated=stated)
+    epoch = lock.pins.epoch
+    layers, scans = write_layers(context, workspace, changesets, epoch=epoch, stated=stated, blobs=blobs)
     check_budget(image, base, layers)
     config, manifest = expected_documents(image, lock, base, layers)
     context.store.put([config])
@@ -188,11 +200,9 @@ def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packag
     )
 
 
-def _refuse_other_facts(image: str, recorded: Facts, found: Facts) -> None:
-    if recorded == found:
-        return
+def _other_facts(image: str, recorded: Facts, found: Facts) -> FactMismatchError:
     where, expected, actual = first_difference(builtins(recorded), builtins(found), "facts")
-    raise FactMismatchError(
+    return FactMismatchError(
         f"lock of {image}",
         "has facts that differ from the bytes",
         expected=expected,

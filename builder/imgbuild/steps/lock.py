@@ -152,7 +152,7 @@ def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
 def _assembled(context: Context, image: ImageInput, draft: Lock, before: Result | None, *, derive: bool) -> Lock:
     store: StagedStore = context.store  # type: ignore[assignment] # the CLI opens a staged store for writing verbs
     with store.session():
-        return assemble(context, image, draft, derive=derive, before=before).lock
+        return assemble(context, image, draft, derive=derive, before=before, blobs=False).lock
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

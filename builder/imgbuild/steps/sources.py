@@ -74,15 +74,18 @@ class Sources:
         return pin, fetch_wheel(self._context, wheel_pin(pin))
 
     def library(self, name: str) -> tuple[FileContent, Digest]:
-        """A single file from a wheel, in the cache by its digest."""
+        """A single file from a wheel, in the cache by its digest, which is checked by whoever reads it."""
         pin = self._get(name, LockedMember)
         cache = self._context.cache
         memo = recall(cache, _member_key(pin), BlobMemo)
         # That the bytes are here says nothing of where they are from: the pinned wheel must have been seen with them.
         if memo != BlobMemo(digest=pin.digest, size=pin.size) or not cache.has(pin.digest, pin.size):
             self._unpack(pin)
-        cache.verify(pin.digest, pin.size, subject=f"source {name}")
-        return FileContent(path=cache.path(pin.digest), size=pin.size), pin.digest
+
+        def check() -> None:
+            cache.verify(pin.digest, pin.size, subject=f"source {name}")
+
+        return FileContent(path=cache.path(pin.digest), size=pin.size, digest=pin.digest, check=check), pin.digest
 
     def _unpack(self, pin: LockedMember) -> None:
         """Put a member of a wheel into the cache under its digest."""

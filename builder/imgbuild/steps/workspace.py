@@ -7,6 +7,7 @@ itself (C07).
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -18,33 +19,43 @@ from imgbuild.content.changeset import BytesContent, Change, ChangeType
 from imgbuild.content.elf import is_elf, read_elf
 from imgbuild.content.inventory import ElfRecord, elf_record
 from imgbuild.content.node import Node
-from imgbuild.digest import Digest
-from imgbuild.errors import ArchiveError, FactMismatchError, StepError
+from imgbuild.digest import Digest, VerifiedReader
+from imgbuild.errors import ArchiveError, DigestMismatchError, FactMismatchError, InternalError, StepError
 from imgbuild.model.image import FORMAT
 from imgbuild.model.lockfile import ABSENT, FileStates
 from imgbuild.model.paths import parent, parents, show
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
-    from typing import BinaryIO
 
     from imgbuild.content.changeset import Content
+    from imgbuild.content.inventory import Entry, Inventory
     from imgbuild.content.tree import Tree
+    from imgbuild.digest import Readable
 
 _MOVED = "is the path right? if it was, the base has moved: see what it has there now, and correct the step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContent:
-    """Bytes in a file on disk whose digest was checked when it was put there."""
+    """A large file on disk. That it has its digest is found out when it is read to its end, not before."""
 
     path: Path
     size: int
+    digest: Digest
+    check: Callable[[], None]
+    """Reads the file anew; a `DigestMismatchError` if it is damaged, which is then put out of the way."""
 
-    def open(self) -> BinaryIO:
-        """Open for reading; the caller closes."""
-        return self.path.open("rb")
+    @contextlib.contextmanager
+    def open(self) -> Iterator[Readable]:
+        """The bytes; at their end all are checked."""
+        with self.path.open("rb") as file:
+            try:
+                yield VerifiedReader(file, self.digest, self.size, subject=str(self.path))
+            except DigestMismatchError:
+                self.check()
+                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +271,30 @@ class Workspace:
                     changes[above] = self._change(above, self._existing(above))
         return tuple(changes[path] for path in sorted(changes))
 
+    def check_libraries(self, changes: tuple[Change, ...], inventory: Inventory) -> None:
+        """Compare what is known of large files, which were not read whole, with what the inventory of their layer says.
+
+        Raises:
+            DigestMismatchError: a file is damaged, so that its facts are not those of what was pinned.
+            InternalError: it is not, and yet the layer holds something else.
+        """
+        files = {change.path: content for change in changes if isinstance(content := change.content, FileContent)}
+        for entry in inventory.entries if files else ():
+            content = files.get(entry.path_bytes)
+            node = self.tree.get(entry.path_bytes) if content is not None else None
+            if content is None or node is None or _facts(entry) == _facts(node):
+                continue
+            content.check()
+            raise InternalError(
+                f"file {show(entry.path_bytes)}", "has other facts than in the layer that was made of it"
+            )
+
+    def check_contents(self) -> None:
+        """Read all large files that were put into the tree; a `DigestMismatchError` for one that is damaged."""
+        for content in self._contents.values():
+            if isinstance(content, FileContent):
+                content.check()
+
     def layer_key(self, changes: tuple[Change, ...]) -> Digest:
         """The digest of all that the bytes of a canonical layer depend on; content stands for itself by its sha256."""
         rows = [
@@ -325,14 +360,13 @@ class Workspace:
             self.before[path] = kept
 
     def _elf(self, content: Content, subject: str) -> tuple[ElfRecord | None, str | None]:
-        with content.open() as stream:
+        with content.path.open("rb") if isinstance(content, FileContent) else content.open() as stream:
             if not is_elf(stream.read(4)):
                 return None, None
-        try:
-            with content.open() as stream:
+            try:
                 return elf_record(read_elf(stream, subject=subject)), None  # type: ignore[arg-type]
-        except ArchiveError as error:
-            return None, error.problem
+            except ArchiveError as error:
+                return None, error.problem
 
 
 def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str, ...] | None) -> FactMismatchError:
@@ -352,3 +386,7 @@ def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str
         where=f"step {step}",
         hint="was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew",
     )
+
+
+def _facts(file: Entry | Node) -> tuple[object, ...]:
+    return file.sha256, file.size, file.elf, file.elf_problem

@@ -16,6 +16,7 @@ from imgbuild.steps.memo import LayerMemo, recall, remember
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput
     from imgbuild.content.changeset import Change
+    from imgbuild.content.inventory import Inventory
     from imgbuild.model.lockfile import Lock, Result, ResultLayer
     from imgbuild.steps.base import Base
     from imgbuild.steps.context import Context
@@ -34,6 +35,7 @@ def write_layers(
     *,
     epoch: int,
     stated: Result | None,
+    blobs: bool,
 ) -> tuple[Layers, tuple[LayerScan, ...]]:
     """Write the layers of changesets, and read each back.
 
@@ -43,19 +45,25 @@ def write_layers(
         changesets: with the names of their layers.
         epoch: seconds since 1970.
         stated: the result that the lock expects; what it pins and what is here whole is not made again.
+        blobs: whether all layers shall be in the store. Without, what is known of those that were made before will do.
 
     Returns:
-        The layers, and what they are by the bytes that the store has now.
+        The layers, and what they are: by the bytes that the store has now, or had when they were made.
 
     Raises:
         StepError: a layer changes nothing.
+        DigestMismatchError: a file that was to be put into a layer is not what it was taken for.
         StorageError: the disk is full.
     """
     expected = {} if stated is None else {item.name: item for item in stated.layers}
     layers = tuple(
-        (name, _layer(context, workspace, name, changes, epoch, expected.get(name))) for name, changes in changesets
+        (name, _layer(context, workspace, name, changes, epoch, expected.get(name), blobs=blobs))
+        for name, changes in changesets
     )
-    return layers, _scan_layers(context, layers, expected)
+    scans = _scan_layers(context, layers, expected)
+    for (_, changes), scan in zip(changesets, scans, strict=True):
+        workspace.check_libraries(changes, scan.inventory)
+    return layers, scans
 
 
 def created(epoch: int) -> str:
@@ -89,12 +97,14 @@ def _layer(
     changes: tuple[Change, ...],
     epoch: int,
     expected: ResultLayer | None,
+    *,
+    blobs: bool,
 ) -> LayerResult:
-    """One canonical layer in the store: written, or found there whole from an earlier run with the same changes."""
+    """One canonical layer: written to the store, or known from an earlier run with the same changes."""
     if not changes:
         raise StepError(f"layer {name}", "changes nothing")
     key = workspace.layer_key(changes)
-    known = _known_layer(context, key, expected)
+    known = _known_layer(context, key, expected, blobs=blobs)
     if known is not None:
         return known
     total = sum(change.content.size for change in changes if change.content is not None)
@@ -113,13 +123,21 @@ def _layer(
     return result
 
 
-def _known_layer(context: Context, key: Digest, expected: ResultLayer | None) -> LayerResult | None:
-    """A layer that the lock expects, that this machine wrote before for the same changes, and that is there whole."""
+def _known_layer(context: Context, key: Digest, expected: ResultLayer | None, *, blobs: bool) -> LayerResult | None:
+    """A layer that the lock expects, and that this machine wrote before for the same changes.
+
+    With `blobs` it must be in the store whole, else its inventory must be known.
+    """
     memo = recall(context.cache, key, LayerMemo)
     if memo is None or expected is None:
         return None
     if (memo.diff_id, memo.digest, memo.size) != (expected.diff_id, expected.digest, expected.size):
         return None
+    result = LayerResult(
+        diff_id=memo.diff_id, digest=memo.digest, size=memo.size, uncompressed_size=memo.uncompressed_size
+    )
+    if not blobs and _pinned_inventory(context, result, expected) is not None:
+        return result
     if not context.store.has(memo.digest, memo.size):
         return None
     try:
@@ -127,34 +145,41 @@ def _known_layer(context: Context, key: Digest, expected: ResultLayer | None) ->
         context.store.verify(memo.digest, memo.size, subject=f"layer {memo.digest}")
     except IntegrityError:
         return None
-    return LayerResult(
-        diff_id=memo.diff_id, digest=memo.digest, size=memo.size, uncompressed_size=memo.uncompressed_size
-    )
+    return result
 
 
 def _scan_layers(context: Context, layers: Layers, expected: dict[str, ResultLayer]) -> tuple[LayerScan, ...]:
     """One scan a layer. One that the lock pins with its inventory, and that was scanned here before, is not read again.
 
-    Its blob was hashed all the same, when it was written or found in the store.
+    Where its blob is needed, that was hashed all the same, when it was written or found in the store.
     """
     scans = []
     total = sum(result.size for _, result in layers)
     with context.progress.task("verifying layers", total) as task:
         for name, result in layers:
-            layer = Descriptor(media_type="", digest=result.digest, size=result.size)
-            pin = expected.get(name)
-            known = None
-            if pin is not None and (pin.digest, pin.diff_id) == (result.digest, result.diff_id):
-                known = context.cache.inventory(layer, result.diff_id, pin.inventory)
+            known = _pinned_inventory(context, result, expected.get(name))
             if known is not None:
                 task.advance(result.size)
-                scans.append(LayerScan(digest=result.digest, size=result.size, inventory=known[0]))
+                scans.append(LayerScan(digest=result.digest, size=result.size, inventory=known))
                 continue
+            layer = _blob(result)
             scan = read_layer(context, layer, result.diff_id, task)
             if (scan.digest, scan.size, scan.inventory.diff_id) == (result.digest, result.size, result.diff_id):
                 context.cache.keep_inventory(layer, scan.inventory)
             scans.append(scan)
     return tuple(scans)
+
+
+def _pinned_inventory(context: Context, result: LayerResult, pin: ResultLayer | None) -> Inventory | None:
+    """The inventory that the lock pins of a layer, if it is here."""
+    if pin is None or (pin.digest, pin.diff_id) != (result.digest, result.diff_id):
+        return None
+    known = context.cache.inventory(_blob(result), result.diff_id, pin.inventory)
+    return None if known is None else known[0]
+
+
+def _blob(result: LayerResult) -> Descriptor:
+    return Descriptor(media_type="", digest=result.digest, size=result.size)
 
 
 def check_budget(image: ImageInput, base: Base, layers: Layers) -> None:
