@@ -55,5 +55,5 @@ class Limits:
 
 DEFAULT_LIMITS = Limits()
 
-CHUNK_BYTES = 256 * KIB
+CHUNK_BYTES = 512 * KIB
 """bytes per read in streams; pieces of this size stay in the processor's cache while they are hashed."""

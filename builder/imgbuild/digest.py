@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _LENGTHS = {"sha256": 64, "sha512": 128}
 _HEX = re.compile(r"[0-9a-f]+")
+_DRAIN_BYTES = 16 * CHUNK_BYTES
+"""bytes. Reading and hashing do without the interpreter's lock; to get it back takes up to 5 ms."""
 
 
 class Readable(Protocol):
@@ -131,7 +133,7 @@ class VerifiedReader:
 
     def drain(self) -> None:
         """Read what is left, so that the check is made."""
-        while self.read(CHUNK_BYTES):
+        while self.read(_DRAIN_BYTES):
             pass
 
     def _finish(self) -> None:

@@ -26,6 +26,7 @@ from imgbuild.model.oci import Descriptor
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.base import open_base
 from imgbuild.steps.inventories import take_inventories
+from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.layers import read_file
 from imgbuild.steps.verify import verify
 
@@ -554,7 +555,9 @@ def assembled_with(tiny: Tiny, **limits: int) -> None:
     image = tiny.project().load("tiny")
     definition = image.definition
     smaller = msgspec.structs.replace(definition, limits=msgspec.structs.replace(definition.limits, **limits))
-    assemble(tiny.context(), dataclasses.replace(image, definition=smaller), tiny.lock())
+    context = tiny.context()
+    with KnownLayers(context, None, blobs=True) as known:
+        assemble(context, dataclasses.replace(image, definition=smaller), tiny.lock(), known)
 
 
 @pytest.mark.parametrize("budget", ["bytes", "layers"])

@@ -1,7 +1,8 @@
 """The cache: what can be made or fetched again, by digest, outside of the store. Never required.
 
-What is asked for by digest is checked. What is found by a name of ours (inventories where no lock has their digest,
-memos, uploads that had begun) is as trustworthy as whoever can write here: keep others from it (SECURITY.md).
+What is asked for by digest is checked. What is found by a name of ours (inventories and merged views where no lock has
+their digest, memos, uploads that had begun) is as trustworthy as whoever can write here: keep others from it
+(SECURITY.md).
 """
 
 from __future__ import annotations

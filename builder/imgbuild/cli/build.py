@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from imgbuild.cli.lock import look, show_changes
 from imgbuild.cli.options import Settings, complete_output, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.engine import Engine
+    from imgbuild.adapters.project import ImageInput, Project
     from imgbuild.cli.render import Output
-    from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, ReplacedBody
+    from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, RelockedBody, ReplacedBody
     from imgbuild.model.image import ImageDefinition
-    from imgbuild.steps.build import BuildOutcome, Destination
+    from imgbuild.model.lockfile import Lock
+    from imgbuild.steps.build import BuildOutcome, Destination, Relock
     from imgbuild.steps.context import Context
     from imgbuild.steps.export import Target
 
@@ -38,6 +41,7 @@ _PUSH_HINT = "write --push HOST[:PORT]/REPOSITORY, lower case, and tags with --t
     shell_complete=complete_output,
     help="Write it there, whole: oci:DIR, oci-archive:FILE or docker-archive:FILE; may be repeated.",
 )
+@click.option("--relock", is_flag=True, help="Make the lock anew where it is stale, and write it if the image passes.")
 @click.option("--load", is_flag=True, help="Load it into the Docker of DOCKER_HOST, and see that it is there.")
 @shared
 def command(
@@ -48,12 +52,15 @@ def command(
     tags: tuple[str, ...],
     outputs: tuple[str, ...],
     load: bool,
+    relock: bool,
     settings: Settings,
 ) -> int:
     """Build IMAGE from its lock, verify it, and tag it.
 
     Nothing gets a tag before every required identity matched. Exit code 1: it was built but did not pass; nothing of
     it is kept. The base is not pulled: what --push needs of it is mounted from its repository, or streamed from there.
+
+    With --relock a stale lock is made anew on the way, as `imgbuild lock IMAGE` does it: pins stay where they are.
     """
     from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
     from imgbuild.steps.build import build  # noqa: PLC0415
@@ -61,17 +68,38 @@ def command(
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
-    lock = project.require_lock(image)
+    lock, making = _lock(project, context, inputs) if relock else (project.require_lock(image), None)
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
     places = _outputs(outputs, inputs.definition)
     with _docker(wanted=load and not dry_run) as engine:
         outcome = build(
-            context, store, inputs, lock, dry_run=dry_run, destination=destination, outputs=places, engine=engine
+            context,
+            store,
+            inputs,
+            lock,
+            dry_run=dry_run,
+            destination=destination,
+            outputs=places,
+            engine=engine,
+            relock=making,
         )
     _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
+
+
+def _lock(project: Project, context: Context, inputs: ImageInput) -> tuple[Lock, Relock | None]:
+    """The lock as it is where it is current, else a draft and what to do with what becomes of it."""
+    from imgbuild.steps.build import Relock  # noqa: PLC0415
+    from imgbuild.steps.lock import draft_lock, write_lock  # noqa: PLC0415
+
+    name = inputs.definition.name
+    old = project.lock(name)
+    if old is not None and look(inputs, old)[0] == "current":
+        return old, None
+    path = project.lock_path(name)
+    return draft_lock(context, inputs, old), Relock(old=old, write=lambda lock: write_lock(path, lock))
 
 
 def _destination(
@@ -134,6 +162,10 @@ def _show(
     output = settings.output
     body = _body(context, image, outcome, destination)
     output.document(BuildDocument(schema="imgbuild/build-result/v1", tool=TOOL, result=body))
+    if outcome.relocked is not None:
+        changes, done = outcome.relocked.changes, "written" if outcome.relocked.written else "not written"
+        output.line(f"lock         {len(changes)} fields changed, {done}", bold=True)
+        show_changes(output, changes)
     base = outcome.assembled.base
     size = sum(layer.size for layer in base.manifest.layers)
     output.line(
@@ -150,9 +182,9 @@ def _show(
     output.line(f"base         {body.base}")
     output.line(f"config       {body.config}")
     output.line(f"manifest     {body.manifest}")
-    for written in body.outputs:
-        digest = "" if written.digest is None else f"  {written.digest}"
-        output.line(f"output       {written.kind}:{_near(Path(written.path))} ({amount(written.bytes)}){digest}")
+    for made in body.outputs:
+        digest = "" if made.digest is None else f"  {made.digest}"
+        output.line(f"output       {made.kind}:{_near(Path(made.path))} ({amount(made.bytes)}){digest}")
     if body.loaded is not None:
         output.line(f"loaded       {', '.join(body.loaded.names)}")
         output.line(f"             docker {body.loaded.version}, by its {body.loaded.matched}: {body.loaded.id}")
@@ -184,6 +216,7 @@ def _body(context: Context, image: str, outcome: BuildOutcome, destination: Dest
         pushed=_pushed(outcome, destination),
         outputs=_output_bodies(outcome),
         loaded=_loaded(outcome),
+        relocked=_relocked(outcome),
         layers=[
             LayerBody(name=layer.name, digest=layer.digest, diff_id=layer.diff_id, size=layer.size)
             for layer in result.layers
@@ -192,6 +225,13 @@ def _body(context: Context, image: str, outcome: BuildOutcome, destination: Dest
         findings=finding_bodies(outcome.report),
         moved=moved_bodies(context.ledger),
     )
+
+
+def _relocked(outcome: BuildOutcome) -> RelockedBody | None:
+    from imgbuild.cli.results import RelockedBody, change_bodies  # noqa: PLC0415
+
+    done = outcome.relocked
+    return None if done is None else RelockedBody(written=done.written, changes=change_bodies(done.changes))
 
 
 def _pushed(outcome: BuildOutcome, destination: Destination | None) -> PushedBody | None:

@@ -11,9 +11,10 @@ from imgbuild.cli.render import show_moved
 
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.cli.render import Output
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.context import Context
-    from imgbuild.steps.lock import LockOutcome
+    from imgbuild.steps.lock import LockChange, LockOutcome
 
 Status = Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
 _NOT_CURRENT = {"absent", "stale", "incomplete"}
@@ -47,7 +48,7 @@ def command(
     context = settings.context(project, staged=True)
     inputs = project.load(image)
     old = project.lock(image)
-    status, reason = _look(inputs, old)
+    status, reason = look(inputs, old)
     if check or (status == "current" and not complete and not update):
         _show(settings, context, project, image, None, status, reason)
         return 1 if status in _NOT_CURRENT else 0
@@ -62,7 +63,7 @@ def command(
     return 0
 
 
-def _look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:
+def look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:
     """What can be said of a lock from the repository alone, and why."""
     from imgbuild.steps.lock import is_complete, stale_input  # noqa: PLC0415 - imported when used
 
@@ -84,7 +85,7 @@ def _show(
     status: Status,
     reason: str | None,
 ) -> None:
-    from imgbuild.cli.results import TOOL, ChangeBody, LockBody, LockDocument, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results import TOOL, LockBody, LockDocument, change_bodies, moved_bodies  # noqa: PLC0415
 
     changes = () if outcome is None else outcome.changes
     path = str(project.lock_path(image).relative_to(project.root))
@@ -93,14 +94,12 @@ def _show(
         path=path,
         status=status,
         reason=reason,
-        changes=[ChangeBody(path=change.path, old=change.old, new=change.new) for change in changes],
+        changes=change_bodies(changes),
         moved=moved_bodies(context.ledger),
     )
     output = settings.output
     output.document(LockDocument(schema="imgbuild/lock-result/v1", tool=TOOL, result=body))
-    for change in changes:
-        output.line(f"  {change.path}")
-        output.line(f"      {change.old or '(new)'}  ->  {change.new or '(gone)'}")
+    show_changes(output, changes)
     if changes:
         show_moved(output, context.ledger)
     words = {
@@ -114,3 +113,10 @@ def _show(
     if reason is not None:
         output.line(f"  {reason}")
     output.line(f"{path} {words[status]}", bold=True)
+
+
+def show_changes(output: Output, changes: tuple[LockChange, ...]) -> None:
+    """The fields of a lock that changed, for people."""
+    for change in changes:
+        output.line(f"  {change.path}")
+        output.line(f"      {change.old or '(new)'}  ->  {change.new or '(gone)'}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from imgbuild.errors import ImgbuildError
     from imgbuild.ledger import Ledger
     from imgbuild.model.identity import Report
+    from imgbuild.steps.lock import LockChange
 
 
 SchemaT = TypeVar("SchemaT")
@@ -126,10 +127,25 @@ class LoadedBody(Document, frozen=True, kw_only=True):
     sent: bool
 
 
+class ChangeBody(Document, frozen=True, kw_only=True):
+    """One field of the lock that changed."""
+
+    path: str
+    old: str | None = None
+    new: str | None = None
+
+
+class RelockedBody(Document, frozen=True, kw_only=True):
+    """What is new in a lock, and whether it was written."""
+
+    written: bool
+    changes: list[ChangeBody]
+
+
 class BuildBody(Document, frozen=True, kw_only=True):
     """What was built. `tags` is empty where it did not pass, or was a dry run; `pushed` stands where it was pushed.
 
-    `outputs` and `loaded` stand where they were asked for and made.
+    `outputs` and `loaded` stand where they were asked for and made; `relocked` where the lock was made on the way.
     """
 
     image: str
@@ -142,6 +158,7 @@ class BuildBody(Document, frozen=True, kw_only=True):
     pushed: PushedBody | None = None
     outputs: list[OutputBody] = []  # noqa: RUF012 - msgspec copies empty mutable defaults
     loaded: LoadedBody | None = None
+    relocked: RelockedBody | None = None
     layers: list[LayerBody]
     replaced: list[ReplacedBody]
     findings: list[FindingBody]
@@ -164,14 +181,6 @@ class VerifyBody(Document, frozen=True, kw_only=True):
 
 class VerifyDocument(ResultDocument[Literal["imgbuild/verify-report/v1"], VerifyBody], frozen=True, kw_only=True):
     """`imgbuild verify --json`."""
-
-
-class ChangeBody(Document, frozen=True, kw_only=True):
-    """One field of the lock that changed."""
-
-    path: str
-    old: str | None = None
-    new: str | None = None
 
 
 class LockBody(Document, frozen=True, kw_only=True):
@@ -286,6 +295,11 @@ def error_body(error: ImgbuildError) -> ErrorBody:
 def _unicode(text: str) -> str:
     """Text that UTF-8 can say: an argument that is not UTF-8 reaches us with halves of surrogate pairs."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def change_bodies(changes: tuple[LockChange, ...]) -> list[ChangeBody]:
+    """What changed in a lock."""
+    return [ChangeBody(path=change.path, old=change.old, new=change.new) for change in changes]
 
 
 def finding_bodies(report: Report) -> list[FindingBody]:

@@ -38,7 +38,7 @@ EMPTY_PARTS = 1_000
 
 _NUMBER = re.compile(r"^Error -?\d+ ")
 _FIRST_FEED = 1024
-_LAST_FEED = 64 * 1024
+_LAST_FEED = 256 * 1024
 # Bytes given to a decompressor at once. What it does not use it copies, so members of 20 bytes in a large input would
 # cost quadratic time; each member starts small and doubles.
 

@@ -12,10 +12,12 @@ import hashlib
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
+from msgspec.structs import replace
 
 from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS, Limits
 from imgbuild.content.compression import decompress
 from imgbuild.content.elf import is_elf, read_elf
+from imgbuild.content.elftexts import Texts, variable_names
 from imgbuild.content.tarstream import EntryType, TarEntry, TarReader
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, DocumentError
@@ -60,6 +62,9 @@ class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     glibc_defined: str | None = None
     imports: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    """Texts by which a library of the families names itself (`content.elftexts`); what is not among them may be there
+    all the same."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -265,11 +270,13 @@ class _Scanner:
         return {"sha256": digest}
 
     def _elf(self, entry: TarEntry, head: bytes, pieces: Iterator[bytes]) -> dict[str, object]:
-        hasher = hashlib.sha256(head)
+        hasher, texts = hashlib.sha256(head), Texts()
+        texts.update(head)
         with self._spool() as file:
             file.write(head)
             for piece in pieces:
                 hasher.update(piece)
+                texts.update(piece)
                 file.write(piece)
             file.seek(0)
             facts: dict[str, object] = {"sha256": hasher.hexdigest()}
@@ -278,7 +285,9 @@ class _Scanner:
             except ArchiveError as error:
                 facts["elf_problem"] = error.problem
             else:
-                facts["elf"] = elf_record(elf)
+                record = elf_record(elf)
+                names = variable_names(file) if record.exports else ()
+                facts["elf"] = replace(record, texts=(*texts.finish(), *names))
         return facts
 
 
@@ -292,7 +301,7 @@ def captured(path: bytes) -> bool:
 
 
 def elf_record(facts: ElfFacts) -> ElfRecord:
-    """The part of ELF facts that an inventory keeps."""
+    """The part of ELF facts that an inventory keeps, without the texts, for which a file is read whole."""
     return ElfRecord(
         machine=facts.machine,
         bits=facts.bits,

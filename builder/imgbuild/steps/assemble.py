@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from imgbuild.content.changeset import Change
     from imgbuild.content.inventory import LayerScan
     from imgbuild.steps.context import Context
+    from imgbuild.steps.known import KnownLayers
 
 RECEIPT_LAYER = "imgbuild"
 """Name of the last layer, which holds lock and receipt."""
@@ -48,7 +49,7 @@ class Assembled:
     workspace: Workspace
     layers: Layers
     scans: tuple[LayerScan, ...]
-    """What the added layers are: by the bytes that the store has now, without `blobs` by those that were written."""
+    """What the added layers are: by the bytes that the store has now, or had when a known one was made."""
     manifest: Descriptor
 
 
@@ -56,10 +57,9 @@ def assemble(
     context: Context,
     image: ImageInput,
     lock: Lock,
+    known: KnownLayers,
     *,
     derive: bool = False,
-    before: Result | None = None,
-    blobs: bool = True,
 ) -> Assembled:
     """Make the image that a lock pins.
 
@@ -67,9 +67,8 @@ def assemble(
         context: the surroundings; blobs go to its store.
         image: definition, layer definitions and their files.
         lock: the pins; its facts, where there are some, must agree with the bytes.
-        derive: find out the states of files instead of comparing them with `pins.files`; for `imgbuild lock` only.
-        before: a result that was locked before: layers that come out as in it, and are in the store, are not made anew.
-        blobs: whether the store shall have all layers; for a lock it is enough to know what they are.
+        known: layers that need not be made anew; that they are whole is for the caller to ask in the end.
+        derive: find out the states of files instead of comparing them with `pins.files`, to make a lock.
 
     Raises:
         StepError, PatchError: a step refuses what it finds.
@@ -91,6 +90,24 @@ def assemble(
     )
     original = Packages(workspace, base.parsed)
     original.installed()
+    changesets = _apply_layers(context, image, lock, base, workspace)
+    _refuse_unused(workspace, expected)
+    found = _facts(image, base, workspace, original)
+    if facts is not None and facts != found:
+        # Damage is the likelier cause than a lock that was made so.
+        workspace.check_contents()
+        raise _other_facts(lock.image, facts, found)
+    lock = msgspec.structs.replace(
+        lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
+    )
+    changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
+    return _write(context, image, lock, base, workspace, changesets, known)
+
+
+def _apply_layers(
+    context: Context, image: ImageInput, lock: Lock, base: Base, workspace: Workspace
+) -> list[tuple[str, tuple[Change, ...]]]:
+    """Run all steps; the changes of each layer, by its name."""
     changesets: list[tuple[str, tuple[Change, ...]]] = []
     with Sources(context, tuple(lock.pins.sources)) as sources:
         work = Work(
@@ -103,18 +120,7 @@ def assemble(
         for layer in image.layers:
             apply_layer(work, layer)
             changesets.append((layer.name, workspace.finish_layer()))
-    _refuse_unused(workspace, expected)
-    found = _facts(image, base, workspace, original)
-    if facts is not None and facts != found:
-        # Damage is the likelier cause than a lock that was made so.
-        workspace.check_contents()
-        raise _other_facts(lock.image, facts, found)
-    stated = lock.result or before
-    lock = msgspec.structs.replace(
-        lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
-    )
-    changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
-    return _write(context, image, lock, base, workspace, changesets, stated, blobs=blobs)
+    return changesets
 
 
 def check_labels(image: ImageInput, base: Base) -> None:
@@ -148,12 +154,9 @@ def _write(
     base: Base,
     workspace: Workspace,
     changesets: list[tuple[str, tuple[Change, ...]]],
-    stated: Result | None,
-    *,
-    blobs: bool,
+    known: KnownLayers,
 ) -> Assembled:
-    epoch = lock.pins.epoch
-    layers, scans = write_layers(context, workspace, changesets, epoch=epoch, stated=stated, blobs=blobs)
+    layers, scans = write_layers(context, workspace, changesets, known, epoch=lock.pins.epoch)
     check_budget(image, base, layers)
     config, manifest = expected_documents(image, lock, base, layers)
     context.store.put([config])

@@ -10,10 +10,13 @@ from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Report
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.difference import first_difference
-from imgbuild.steps.lock import check_fresh
+from imgbuild.steps.known import KnownLayers
+from imgbuild.steps.lock import check_fresh, differences
 from imgbuild.steps.verify import verify
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from imgbuild.adapters.engine import Engine
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.registry.repository import Repository
@@ -23,7 +26,16 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
     from imgbuild.steps.export import Exported, Target
     from imgbuild.steps.load import Loaded
+    from imgbuild.steps.lock import LockChange
     from imgbuild.steps.push import Pushed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relocked:
+    """What is new in a lock that was made on the way, and whether it was written."""
+
+    changes: tuple[LockChange, ...]
+    written: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +48,20 @@ class BuildOutcome:
     pushed: Pushed | None = None
     exported: tuple[Exported, ...] = ()
     loaded: Loaded | None = None
+    relocked: Relocked | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relock:
+    """That the lock is to be made on the way.
+
+    Attributes:
+        old: the lock until now.
+        write: is given the new one when the image has passed, before anything is published.
+    """
+
+    old: Lock | None
+    write: Callable[[Lock], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +82,7 @@ def build(
     destination: Destination | None = None,
     outputs: tuple[Target, ...] = (),
     engine: Engine | None = None,
+    relock: Relock | None = None,
 ) -> BuildOutcome:
     """Build and verify in the staging area; publish and tag only if every required identity matched.
 
@@ -63,11 +90,12 @@ def build(
         context: the surroundings.
         store: the store of `context`.
         image: definition and layers.
-        lock: its lock.
+        lock: its lock; with `relock` a draft (`draft_lock`).
         dry_run: publish nothing.
         destination: push there: by digest, read back, then the tags, and the tags of the store after those.
         outputs: write it there, before it is pushed: where the disk is full, nobody has seen a tag.
         engine: load it there, after the outputs.
+        relock: find out what the draft lacks.
 
     If the process ends at any point before the last rename, no tag has moved and what is left is removed by the next
     run; what was pushed or kept in the store by then has no name.
@@ -77,13 +105,13 @@ def build(
         FactMismatchError: the result is not the one that the lock expects.
         ImgbuildError: what assembling and pushing raise.
     """
-    check_fresh(image, lock)
+    if relock is None:
+        check_fresh(image, lock)
     with store.session():
-        assembled = assemble(context, image, lock)
-        check_result(lock, assembled)
-        report = verify(context, image, assembled.lock, assembled.manifest, base=assembled.base, scans=assembled.scans)
+        assembled, report = _assemble(context, image, lock, relock)
+        relocked = _relock(relock, assembled.lock, write=report.ok and not dry_run)
         if dry_run or not report.ok:
-            return BuildOutcome(assembled=assembled, report=report, tags=())
+            return BuildOutcome(assembled=assembled, report=report, tags=(), relocked=relocked)
         # Blobs without a name: if what comes now fails, the next run does not make them again.
         store.publish()
         based = context.based_on(lock.pins.base.reference)
@@ -95,8 +123,37 @@ def build(
         for tag in tags:
             store.tag(tag, assembled.manifest)
         return BuildOutcome(
-            assembled=assembled, report=report, tags=tags, pushed=pushed, exported=exported, loaded=loaded
+            assembled=assembled,
+            report=report,
+            tags=tags,
+            pushed=pushed,
+            exported=exported,
+            loaded=loaded,
+            relocked=relocked,
         )
+
+
+def _assemble(context: Context, image: ImageInput, lock: Lock, relock: Relock | None) -> tuple[Assembled, Report]:
+    """Assemble and verify; again where a layer that was taken for whole was damaged, which is then made anew."""
+    stated = lock.result if relock is None else relock.old.result if relock.old is not None else None
+    with KnownLayers(context, stated, blobs=True) as known:
+        while True:
+            assembled = assemble(context, image, lock, known, derive=relock is not None)
+            if relock is None:
+                check_result(lock, assembled)
+            report = verify(
+                context, image, assembled.lock, assembled.manifest, base=assembled.base, scans=assembled.scans
+            )
+            if known.all_whole():
+                return assembled, report
+
+
+def _relock(relock: Relock | None, lock: Lock, *, write: bool) -> Relocked | None:
+    if relock is None:
+        return None
+    if write:
+        relock.write(lock)
+    return Relocked(changes=differences(relock.old, lock), written=write)
 
 
 def _export(

@@ -16,6 +16,7 @@ from imgbuild.errors import DocumentError, LockStaleError, UsageError
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
+from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.pins import BASE, contradictions, pin_base, pin_sources
 
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
         UsageError: `update` names what is not in the definition.
         ImgbuildError: whatever resolving or assembling raises; then the old lock stays as it is.
     """
+    draft = draft_lock(context, image, old, update=update)
+    lock = _assembled(context, image, draft, None if old is None else old.result, derive=True)
+    return LockOutcome(lock=lock, changes=differences(old, lock))
+
+
+def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update: frozenset[str] = frozenset()) -> Lock:
+    """Resolve only: a lock without what assembling finds out. It raises as `make_lock`."""
     definition = image.definition
     unknown = sorted(update - {BASE, *definition.sources})
     if unknown:
@@ -64,7 +72,7 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
         )
     base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
     sources = pin_sources(context, definition.sources, [] if old is None else old.pins.sources, update=update)
-    draft = Lock(
+    return Lock(
         schema=SCHEMA,
         image=definition.name,
         platform=definition.platform,
@@ -78,8 +86,6 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
             files=[],
         ),
     )
-    lock = _assembled(context, image, draft, None if old is None else old.result, derive=True)
-    return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
 def complete_lock(context: Context, image: ImageInput, old: Lock) -> LockOutcome:
@@ -151,8 +157,8 @@ def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
 
 def _assembled(context: Context, image: ImageInput, draft: Lock, before: Result | None, *, derive: bool) -> Lock:
     store: StagedStore = context.store  # type: ignore[assignment] # the CLI opens a staged store for writing verbs
-    with store.session():
-        return assemble(context, image, draft, derive=derive, before=before, blobs=False).lock
+    with store.session(), KnownLayers(context, before, blobs=False) as known:
+        return assemble(context, image, draft, known, derive=derive).lock
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

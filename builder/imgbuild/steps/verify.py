@@ -5,7 +5,7 @@ The steps, numbered as in docs/verification.md:
 1. The manifest has its digest, parses, and its layers and DiffIDs begin with those of the base.
 2. Config and manifest are, byte for byte, what base, definition and lock give for these layers.
 3. Every blob has its digest and size; every added layer has its DiffID; all is what the lock expects.
-4. The merged tree is made from the bytes of the added layers and the base's inventories.
+4. The merged tree is made from the bytes of the added layers and the base's merged view, which the lock pins.
 5. The embedded lock is the lock; the receipt names exactly the paths that the added layers hold, as they are.
 6. Every file that a step changed is in the state that the lock pins.
 7. Packages: no new RECORD mismatch against the base, no second distribution of one name.

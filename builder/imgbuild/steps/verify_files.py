@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from imgbuild.content.node import LINK
 from imgbuild.content.record import decoded_hash
 from imgbuild.errors import ImgbuildError
 from imgbuild.model.identity import Finding, compare, judge, not_checked
@@ -177,11 +178,11 @@ _Mismatch = tuple[bytes, str, str, int | None, str | None, int | None]
 def _mismatches(view: View) -> tuple[int, list[_Mismatch]]:
     """How many rows were compared, and those that are not what is there."""
     before = {distribution.folder: distribution for distribution in view.installed_before}
-    folders = _Folders(view.tree)
+    folders, shared = _Folders(view.tree), _Shared(view.base_tree, view.tree)
     looked = 0
     found: list[_Mismatch] = []
     for distribution in view.installed:
-        for claim in _suspects(view, distribution, before.get(distribution.folder)):
+        for claim in _suspects(shared, distribution, before.get(distribution.folder)):
             looked += 1
             mismatch = _mismatch(claim, distribution.name, folders.get(claim[0]))
             if mismatch is not None:
@@ -189,11 +190,11 @@ def _mismatches(view: View) -> tuple[int, list[_Mismatch]]:
     return looked, found
 
 
-def _suspects(view: View, now: Distribution, before: Distribution | None) -> Iterator[Claim]:
+def _suspects(shared: _Shared, now: Distribution, before: Distribution | None) -> Iterator[Claim]:
     """The rows with a sha256 that the base does not have, or of which the file's folder is another than there."""
     kept = before is not None and before.name == now.name
     same = before is not None and kept and before.record == now.record
-    moved = {folder for folder in now.record.outline.folders if not _is_shared(view.base_tree, view.tree, folder)}
+    moved = {folder for folder in now.record.outline.folders if folder not in shared}
     if same and not moved:
         return
     known = set(before.record.claims()) if before is not None and kept and not same else set()
@@ -202,19 +203,36 @@ def _suspects(view: View, now: Distribution, before: Distribution | None) -> Ite
             yield claim
 
 
-def _is_shared(one: Tree, other: Tree, folder: bytes) -> bool:
-    """Whether a folder is one object in both trees, links followed in each, or nothing in both.
+class _Shared:
+    """Which folders are one object in two trees, links followed in each, or nothing in both.
 
     By `Tree.fork` no object is changed that two trees have: what is directly in such a folder is the same in both.
     """
-    first, second = one.root, other.root
-    for part in folder.split(b"/") if folder else ():
-        below, beside = first.children.get(part), second.children.get(part)
-        if below is None or beside is None or not (below.is_directory and beside.is_directory):
-            found = [None if place is None else place[1] for place in (one.resolve(folder), other.resolve(folder))]
-            return found[0] is found[1]
-        first, second = below, beside
-    return first is second
+
+    def __init__(self, one: Tree, other: Tree) -> None:
+        self._trees = one, other
+        self._pairs: dict[bytes, tuple[Node, Node] | None] = {b"": (one.root, other.root)}
+
+    def __contains__(self, folder: bytes) -> bool:
+        pair = self._pair(folder)
+        if pair is None:
+            one, other = (None if found is None else found[1] for found in (t.resolve(folder) for t in self._trees))
+            return one is other
+        return pair[0] is pair[1]
+
+    def _pair(self, folder: bytes) -> tuple[Node, Node] | None:
+        """The folder in both trees; None where links, or something that is no folder, are on the way.
+
+        Below one object without links that is this object: whatever is there, or is not, is the same in both.
+        """
+        if folder not in self._pairs:
+            above, _, name = folder.rpartition(b"/")
+            pair = self._pair(above)
+            if pair is not None and not (pair[0] is pair[1] and not pair[0].may_have(LINK)):
+                nodes = [node.children.get(name) for node in pair]
+                pair = (nodes[0], nodes[1]) if all(node is not None and node.is_directory for node in nodes) else None  # type: ignore[assignment] # both are nodes
+            self._pairs[folder] = pair
+        return self._pairs[folder]
 
 
 class _Folders:

@@ -148,6 +148,13 @@ class _Gate:
 
     def _strings(self, target: bytes, node: Node) -> list[Finding]:
         check, where = self._check("strings"), show(target)
+        known = node.elf.texts if node.elf is not None else ()
+        if all(any(text in one for one in known) for text in self._library.strings):
+            # The inventory of its layer, which was taken from its bytes.
+            return [
+                judge(check, where, ok=True, expected=f"holds {text!r}", actual=f"holds {text!r}")
+                for text in self._library.strings
+            ]
         wanted = {text.encode() for text in self._library.strings}
         digest = None
         try:

@@ -1,0 +1,74 @@
+"""Texts in a file by which a library of the symbol families names itself.
+
+A version that a program prints stands in its bytes also where a linker has put the library into another file and
+dropped its symbols: so every ELF file is searched for it while it is read. Names of environment variables tell builds
+apart that state the same version; they are looked for in files that export the families' symbols.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, BinaryIO
+
+from imgbuild.config import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_VERSION = b"NCCL version "
+_NAME = b"NCCL_"
+_TEXT = re.compile(rb"NCCL(?: version [0-9][!-~]{0,39}|_[A-Z0-9_]{2,60})")
+_LONGEST = 65
+"""bytes of a text."""
+_MOST = 1_000
+"""texts of each kind in one file; NCCL has 350."""
+
+
+class Texts:
+    """The texts that begin with one word, from the pieces of a file; one may begin inside of another."""
+
+    def __init__(self, word: bytes = _VERSION) -> None:
+        self._word = word
+        self._found: set[bytes] = set()
+        self._tail = b""
+
+    def update(self, piece: bytes) -> None:
+        """The next piece, of any length."""
+        # What begins in the last bytes may not be whole yet. The rest of a long piece is searched where it lies.
+        if len(piece) > _LONGEST:
+            self._search(self._tail + piece[:_LONGEST], len(self._tail))
+            window = piece
+        else:
+            window = self._tail + piece
+        limit = max(0, len(window) - _LONGEST)
+        self._search(window, limit)
+        self._tail = window[limit:]
+
+    def finish(self) -> tuple[str, ...]:
+        """Those that were found, sorted; of more than 1,000 the first ones in the file."""
+        self._search(self._tail, len(self._tail))
+        return tuple(sorted(text.decode("ascii") for text in self._found))
+
+    def _search(self, window: bytes, limit: int) -> None:
+        """Keep the texts that begin before a limit."""
+        end = limit + len(self._word) - 1
+        place = window.find(self._word, 0, end)
+        while place >= 0 and len(self._found) < _MOST:
+            match = _TEXT.match(window, place)
+            if match is not None:
+                self._found.add(match[0])
+            place = window.find(self._word, place + 1, end)
+
+
+def variable_names(file: BinaryIO) -> tuple[str, ...]:
+    """The names of environment variables in a file, from its beginning on; sorted."""
+    file.seek(0)
+    texts = Texts(_NAME)
+    for piece in _pieces(file):
+        texts.update(piece)
+    return texts.finish()
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    while data := file.read(CHUNK_BYTES):
+        yield data
