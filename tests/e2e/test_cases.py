@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild.adapters.durable import spool
+from imgbuild.adapters.spool import Spool
 from imgbuild.cli import run
 from imgbuild.content.inventory import LayerScan, scan_layer
 
@@ -53,7 +53,7 @@ def files_of(tiny: Tiny, result: dict[str, Any], layer: str) -> dict[str, bytes]
 
 
 def scan(data: bytes, folder: Path) -> LayerScan:
-    return scan_layer(io.BytesIO(data), subject="layer", spool=lambda: spool(folder), capture=lambda *_: None)
+    return scan_layer(io.BytesIO(data), subject="layer", spool=Spool(folder).fresh, capture=lambda *_: None)
 
 
 def test_C31_C32_one_tar_in_any_compression_has_one_diff_id_and_one_inventory(tiny: Tiny, tmp_path: Path) -> None:

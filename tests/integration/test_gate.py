@@ -6,7 +6,6 @@ That the set is exact shows two things: the rule is there, and no other one says
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +18,7 @@ from imgbuild.steps.verify_environment import REFUSED
 from imgbuild.steps.view import View
 
 from tests.support.elf_builder import MACHINES, shared_object
+from tests.support.ld_cache import ld_cache
 from tests.support.refusals import forge, locked, relock, swap_library
 from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, files, library
 
@@ -125,42 +125,88 @@ def configured(**more: bytes) -> list[Change]:
     )
 
 
-def aged(changes: list[Change], path: str, seconds: int) -> list[Change]:
-    return [
-        replace(change, mtime=change.mtime + seconds) if change.path == path.encode() else change for change in changes
-    ]
+NAME = "libnccl.so.2"
+RIGHT = (NAME, f"/{LIBRARY}")
+WRONG = (NAME, f"/{COPY}")
 
 
-CACHE = {"etc/ld.so.cache": b"made by ldconfig"}
+def cached(*entries: tuple[str, str], **options: Any) -> dict[str, bytes]:
+    return {"etc/ld.so.cache": ld_cache(entries, **options)}
 
 
 def test_a_configuration_without_a_cache_has_no_effect(tiny: Tiny) -> None:
-    assert gate(tiny, configured()) == {"consumer: not-checked"}
+    assert gate(tiny, configured()) == {"consumer: differs"}
 
 
-def test_a_configuration_with_a_cache_of_its_age_counts(tiny: Tiny) -> None:
-    assert gate(tiny, configured(**CACHE)) == set()
+@pytest.mark.parametrize("old", [False, True])
+def test_what_the_cache_lists_is_what_is_loaded(tiny: Tiny, old: bool) -> None:
+    assert gate(tiny, configured(**cached(RIGHT, old=old))) == set()
 
 
-def test_a_cache_that_is_older_than_the_configuration_does_not_count(tiny: Tiny) -> None:
-    assert gate(tiny, aged(configured(**CACHE), "etc/ld.so.cache", -1)) == {"consumer: not-checked"}
+def test_a_cache_that_lists_another_copy_counts_and_not_what_it_was_made_from(tiny: Tiny) -> None:
+    assert gate(tiny, configured(**cached(WRONG))) == {"consumer: differs"}
 
 
-def test_a_cache_of_a_lower_layer_does_not_count(tiny: Tiny) -> None:
-    assert gate(tiny, files(CACHE), configured()) == {"consumer: not-checked"}
+def test_a_cache_that_does_not_list_the_name_leaves_the_default_folders(tiny: Tiny) -> None:
+    assert gate(tiny, configured(**cached(("libother.so", f"/{LIBRARY}")))) == {"consumer: differs"}
 
 
-def test_a_configuration_that_a_layer_of_ours_changes_makes_the_cache_stale(tiny: Tiny) -> None:
+def test_a_cache_that_lists_what_is_not_there_leaves_the_default_folders(tiny: Tiny) -> None:
+    assert gate(tiny, configured(**cached((NAME, "/opt/gone/libnccl.so.2")))) == {"consumer: differs"}
+
+
+def test_entries_for_another_machine_do_not_count(tiny: Tiny) -> None:
+    assert gate(tiny, configured(**cached(RIGHT, machine="x86_64"))) == {"consumer: differs"}
+
+
+def test_a_cache_that_ldconfig_would_not_write_again_is_in_doubt(tiny: Tiny) -> None:
+    changes = configured(**{**cached(RIGHT), "etc/ld.so.conf": b"/opt/other\n"})
+    assert gate(tiny, changes) == {"consumer: not-checked"}
+
+
+def test_a_configuration_that_a_layer_of_ours_changes_is_in_doubt(tiny: Tiny) -> None:
+    tiny.files["tiny-adapter/files/nccl.conf"] = f"/{SYSTEM}\n".encode()
+    step = {"kind": "file", "source": "files/nccl.conf", "path": "/etc/ld.so.conf.d/nccl.conf"}
+    tiny.layers["tiny-adapter"].append(step)
+    conf = b"include ld.so.conf.d/*.conf\n/" + FOLDER.encode() + b"\n"
+    assert gate(tiny, configured(**{**cached(RIGHT), "etc/ld.so.conf": conf})) == {"consumer: not-checked"}
+
+
+def test_a_configuration_that_a_layer_of_ours_changes_without_effect_does_not_matter(tiny: Tiny) -> None:
     tiny.files["tiny-adapter/files/nccl.conf"] = b"/opt/x\n"
     step = {"kind": "file", "source": "files/nccl.conf", "path": "/etc/ld.so.conf.d/nccl.conf"}
     tiny.layers["tiny-adapter"].append(step)
     conf = b"/" + FOLDER.encode() + b"\ninclude ld.so.conf.d/*.conf\n"
-    assert gate(tiny, configured(**{**CACHE, "etc/ld.so.conf": conf})) == {"consumer: not-checked"}
+    assert gate(tiny, configured(**{**cached(RIGHT), "etc/ld.so.conf": conf})) == set()
 
 
-def test_a_configuration_that_a_layer_of_ours_removes_makes_the_cache_stale(tiny: Tiny) -> None:
-    tiny.layers["tiny-app"][2]["paths"].append("/etc/ld.so.conf.d/arm64.conf")
-    assert gate(tiny, configured(**CACHE)) == {"consumer: not-checked"}
+@pytest.mark.parametrize("raw", [b"", b"made by ldconfig", b"ld.so-1.7.0\0\0\0\0\0", ld_cache([RIGHT])[:60]])
+def test_a_cache_that_cannot_be_read_does_not_count_and_is_in_doubt(tiny: Tiny, raw: bytes) -> None:
+    assert gate(tiny, configured(**{"etc/ld.so.cache": raw})) == {"consumer: differs"}
+
+
+def test_a_cache_that_cannot_be_read_leaves_an_answer_of_the_default_folders_in_doubt(tiny: Tiny) -> None:
+    links = {"usr/lib/libnccl.so.9": f"/{LIBRARY}"}
+    changes = files({"opt/app/libuser.so": user("libnccl.so.9"), "etc/ld.so.cache": b"?"}, links=links)
+    assert gate(tiny, changes) == {"consumer: not-checked"}
+
+
+def test_a_cache_with_another_copy_for_some_processors_is_in_doubt(tiny: Tiny) -> None:
+    changes = configured(**cached(RIGHT, conditional=[WRONG]))
+    assert gate(tiny, changes) == {"consumer: not-checked"}
+
+
+def test_a_cache_with_the_same_file_for_some_processors_is_good(tiny: Tiny) -> None:
+    assert gate(tiny, configured(**cached(RIGHT, conditional=[RIGHT]))) == set()
+
+
+@pytest.mark.parametrize("folder", ["glibc-hwcaps/aarch64-v9", "tls", "atomics", "aarch64"])
+def test_a_copy_in_a_folder_for_some_processors_is_in_doubt(tiny: Tiny, folder: str) -> None:
+    path = f"{FOLDER}/{folder}/libnccl.so.2"
+    accept(tiny, COPY, path)
+    app = user(runpath=f"/{FOLDER}")
+    changes = files({path: library("6"), "opt/app/libuser.so": app})
+    assert "consumer: not-checked" in gate(tiny, changes)
 
 
 def test_C65_a_cache_does_not_list_a_file_that_a_layer_of_ours_adds(tiny: Tiny) -> None:
@@ -169,7 +215,8 @@ def test_C65_a_cache_does_not_list_a_file_that_a_layer_of_ours_adds(tiny: Tiny) 
     tiny.files["tiny-nccl/files/libnccl.so.2"] = tiny.new_library
     identity(tiny, path=f"/{new}", accept=[])
     tiny.base = [[c for c in layer if c.path != old and b"libnccl" not in c.path] for layer in base_layers()]
-    changes = files({"opt/app/libuser.so": user(), "etc/ld.so.conf": f"/{CONFIGURED}\n".encode(), **CACHE})
+    some = cached(("libc.so.6", "/lib/libc.so.6"))
+    changes = files({"opt/app/libuser.so": user(), "etc/ld.so.conf": f"/{CONFIGURED}\n".encode(), **some})
     assert "consumer: not-checked" in gate(tiny, changes)
 
 

@@ -18,6 +18,7 @@ HEAVY = ("backports", "elftools", "git", "installer", "jsonschema", "msgspec", "
 WRITES = {
     "adapters/fetch: os.fsync": "pip wrote the wheel; it is synced before durable.move gives it its name",
     "adapters/gitsource: path.unlink": "removes what a killed git left in git's own repository, under its lock",
+    "adapters/spool: self._file.truncate": "gives back what durable.anonymous made, which nobody else can see",
     "cli/schemas/__main__: (Path(__file__).parent / f'{name}.v1.json').write_bytes": "a developer's tool",
 }
 """What changes the disk outside of `adapters/durable`, with the reason."""

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
+from typing import IO, TYPE_CHECKING, Self
 
 from imgbuild.errors import StorageError
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _MODE = 0o644
-_SPOOL_BYTES = 16 * 1024 * 1024
-"""bytes of a spooled file that stay in memory."""
 _PENDING = ".imgbuild-pending-"
 _SWEPT: set[Path] = set()
 """Folders in which this process has looked for what killed ones left."""
@@ -97,35 +95,11 @@ def write_file(target: Path, data: bytes, *, mode: int = _MODE) -> None:
         pending.commit(target, mode=mode)
 
 
-def spool(folder: Path) -> BinaryIO:
-    """An anonymous temporary file below `folder`, gone when it is closed."""
+def anonymous(folder: Path) -> IO[bytes]:
+    """A file without a name below `folder`, gone when it is closed; its writer minds `storage_errors`."""
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        return cast("BinaryIO", _Spool(folder))
-
-
-class _Spool(tempfile.SpooledTemporaryFile[bytes]):
-    """Its buffer meets a full disk in any of these calls."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(max_size=_SPOOL_BYTES, dir=str(folder))
-        self._folder = folder
-
-    def write(self, data: Any, /) -> int:
-        with storage_errors(self._folder):
-            return super().write(data)
-
-    def seek(self, *where: int) -> int:
-        with storage_errors(self._folder):
-            return super().seek(*where)
-
-    def read(self, size: int = -1, /) -> bytes:
-        with storage_errors(self._folder):
-            return super().read(size)
-
-    def __exit__(self, *_: object) -> None:
-        with storage_errors(self._folder):
-            self.close()
+        return tempfile.TemporaryFile(dir=folder, buffering=0)
 
 
 def move(source: Path, target: Path) -> None:

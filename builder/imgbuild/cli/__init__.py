@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _VERBS = {
     "build": "Build an image from its lock, verify it, and tag it.",
     "check": "Ask whether all that a lock pins can still be had.",
+    "explain": "Say where a path of an image comes from, and who loads it.",
     "inventory": "List what is in the layers of an image.",
     "lock": "Resolve a definition to digests and write its lock.",
     "plan": "Show what a build would do, without network.",

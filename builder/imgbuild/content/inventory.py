@@ -42,7 +42,13 @@ _CAPTURED_NAMES = (
 )
 _CAPTURED_FOLDERS = (b"usr/share/imgbuild/",)
 """The lock and the receipt of an image that we built."""
-_CAPTURED_PATHS = (b"etc/ld.so.conf", b"etc/ld.so.preload", b"var/lib/dpkg/status", b"usr/lib/os-release")
+_CAPTURED_PATHS = (
+    b"etc/ld.so.cache",
+    b"etc/ld.so.conf",
+    b"etc/ld.so.preload",
+    b"var/lib/dpkg/status",
+    b"usr/lib/os-release",
+)
 
 
 # `gc=False`: entries hold no references in a circle, and looking for some in half a million of them takes as long as

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from imgbuild.adapters.durable import spool
+from imgbuild.adapters.spool import Spool
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.compression import decompress
 from imgbuild.content.inventory import LayerScan, scan_layer
@@ -32,6 +32,7 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
     with (
         open_layer(context, layer) as stream,
         context.progress.part(f"layer {layer.digest.encoded[:12]}", layer.size) as part,
+        contextlib.closing(Spool(context.cache.folder("spool"))) as spool,
     ):
 
         def advance(count: int) -> None:
@@ -41,7 +42,7 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
         return scan_layer(
             stream,
             subject=f"layer {layer.digest}",
-            spool=lambda: spool(context.cache.folder("spool")),
+            spool=spool.fresh,
             capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
             advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),

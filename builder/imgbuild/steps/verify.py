@@ -28,7 +28,7 @@ from imgbuild.content.inventory import LayerScan
 from imgbuild.digest import Digest
 from imgbuild.errors import UNREADABLE, ImgbuildError, IntegrityError
 from imgbuild.model.decode import builtins
-from imgbuild.model.identity import Finding, Report, compare, judge, not_checked, unlooked
+from imgbuild.model.identity import Finding, Report, compare, not_checked, unlooked
 from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER
 from imgbuild.steps.base import Base, check_platform, open_base, read_config
@@ -37,6 +37,7 @@ from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_layer
 from imgbuild.steps.lock import check_fresh
 from imgbuild.steps.scanned import failed, layer_findings, reason
+from imgbuild.steps.verify_base import BaseBlobs
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import library
@@ -52,9 +53,6 @@ if TYPE_CHECKING:
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
-_BASE_HINT = "copy the base into the store again (for `mini`, `make base`)"
-_REQUESTS = 8
-"""requests at a time."""
 _FIRST_STEPS = (1, 2, 3)
 _TREE_STEPS = (5, 6, 7, 8)
 """The steps that look at the merged tree; the last one does in part."""
@@ -100,33 +98,38 @@ def verify(
     """
     check_fresh(image, lock)
     context = context.based_on(lock.pins.base.reference)
-    findings: list[Finding] = []
     if base is None:
         base = open_base(context, lock.pins.base, platform=lock.platform, facts=lock.facts)
     libraries = tuple(image.definition.library)
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))
     except UNREADABLE as error:
-        findings.append(failed("image", error))
         steps = (*_FIRST_STEPS, *_TREE_STEPS, _LAST_STEP)
-        findings.extend(unlooked(steps, libraries, "image", "the image could not be read"))
-        return Report(findings=tuple(findings))
-    findings.extend(_structure(context, image, base, found))
-    findings.extend(_stated(image, lock, base, found))
-    read = _scan_added(context, found, findings, scans)
+        unread = unlooked(steps, libraries, "image", "the image could not be read")
+        return Report(findings=(failed("image", error), *unread))
+    with BaseBlobs(context, base) as blobs:
+        rest = _after_structure(context, image, lock, base, found, scans)
+        return Report(findings=(*_structure(image, base, found), *blobs.findings(), *rest))
+
+
+def _after_structure(
+    context: Context, image: ImageInput, lock: Lock, base: Base, found: _Image, known: tuple[LayerScan, ...] | None
+) -> list[Finding]:
+    """Steps 2 to 9."""
+    libraries = image.definition.library
+    findings = _stated(image, lock, base, found)
+    read = _scan_added(context, found, findings, known)
     findings.append(_result(image, lock, found, read))
     view = _view(context, base, found, read, findings)
     if view is None:
-        findings.extend(unlooked(_TREE_STEPS, libraries, "image", "its layers could not be read or merged"))
+        findings.extend(unlooked(_TREE_STEPS, tuple(libraries), "image", "its layers could not be read or merged"))
     else:
         findings.extend(_guarded(5, (), documents, view, lock))
         findings.extend(files(view, lock))
         findings.extend(_guarded(7, (), packages, view))
         for name in sorted(libraries):
-            arguments = (view, name, image.definition.library[name], lock, found.config)
-            findings.extend(_guarded(8, (name,), library, *arguments))
-    findings.extend(environment(view, image.definition, found.config))
-    return Report(findings=tuple(findings))
+            findings.extend(_guarded(8, (name,), library, view, name, libraries[name], lock, found.config))
+    return [*findings, *environment(view, image.definition, found.config)]
 
 
 def _read(context: Context, lock: Lock, descriptor: Descriptor, count: int) -> _Image:
@@ -138,7 +141,7 @@ def _read(context: Context, lock: Lock, descriptor: Descriptor, count: int) -> _
     return _Image(manifest=manifest, config=config, added=added)
 
 
-def _structure(context: Context, image: ImageInput, base: Base, found: _Image) -> list[Finding]:
+def _structure(image: ImageInput, base: Base, found: _Image) -> list[Finding]:
     count = len(base.manifest.layers)
     first = compare(
         "base.layers",
@@ -149,7 +152,6 @@ def _structure(context: Context, image: ImageInput, base: Base, found: _Image) -
     return [
         first,
         compare("layers.count", "layers added", len(_names(image)), len(found.added)),
-        *_base_blobs(context, base),
     ]
 
 
@@ -160,62 +162,6 @@ def _stated(image: ImageInput, lock: Lock, base: Base, found: _Image) -> list[Fi
         compare("config", "image config", Digest.of(config), found.config.digest),
         compare("manifest", "image manifest", Digest.of(manifest), found.manifest.digest),
     ]
-
-
-def _base_blobs(context: Context, base: Base) -> list[Finding]:
-    """The blobs of the base: those in the store are hashed; those elsewhere are asked after, and are not read."""
-    places = context.places
-    local = [layer for layer in base.manifest.layers if places.is_local(layer) or not places.repositories]
-    remote = [layer for layer in base.manifest.layers if layer not in local]
-    found = [*_base_hashed(context, local)] if local else []
-    return [*found, *_base_present(context, remote)] if remote else found
-
-
-def _base_hashed(context: Context, layers: list[Descriptor]) -> list[Finding]:
-    def check(layer: Descriptor) -> Finding | None:
-        subject = f"base layer {layer.digest}"
-        try:
-            context.store.verify(layer.digest, layer.size, subject=subject)
-        except UNREADABLE as error:
-            return failed("base.blob", error, hint=_BASE_HINT)
-        return None
-
-    with Crew(context, os.cpu_count() or 1) as pool:
-        problems = [finding for finding in pool.map(check, layers) if finding is not None]
-    if problems:
-        return problems
-    text = f"{len(layers)} blobs with their digests"
-    return [judge("base.blob", "base layers", ok=True, expected=text, actual=text)]
-
-
-def _base_present(context: Context, layers: list[Descriptor]) -> list[Finding]:
-    """Whether somebody has the blobs that are not here. That says nothing of their bytes, and the report says so."""
-
-    def check(layer: Descriptor) -> Finding | str:
-        subject = f"base layer {layer.digest}"
-        try:
-            where = context.places.where(layer)
-        except UNREADABLE as error:
-            return failed("base.present", error)
-        if where is None:
-            return judge("base.present", subject, ok=False, expected=f"{layer.size} bytes", actual="nobody has it")
-        return where
-
-    with Crew(context, _REQUESTS) as pool:
-        answers = list(pool.map(check, layers))
-    problems = [answer for answer in answers if isinstance(answer, Finding)]
-    unread = not_checked(
-        "base.blob",
-        f"{len(layers)} base layers",
-        "they are not in the store; `imgbuild verify REFERENCE --deep` reads every byte of a pushed image",
-        required=False,
-    )
-    if problems:
-        return [*problems, unread]
-    text = f"{len(layers)} blobs of their sizes"
-    places = ", ".join(sorted({str(answer) for answer in answers}))
-    present = judge("base.present", "base layers", ok=True, expected=text, actual=text, reason=f"said by {places}")
-    return [present, unread]
 
 
 def _scan_added(

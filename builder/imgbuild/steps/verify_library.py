@@ -16,8 +16,7 @@ h. In its folder, nothing but it and links to it goes by its name: a sorted glob
 i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
 j. Every acceptance is still needed.
 
-Not checked here: dlopen with a path, the content of `ld.so.cache`, what is loaded first (content.loader says what is
-not modelled).
+Not checked here: dlopen with a path, what is loaded first (content.loader says what is not modelled).
 """
 
 from __future__ import annotations

@@ -1,23 +1,20 @@
 """What the dynamic linker of an image loads, as step 8 of static verification asks it, and what is in doubt about it.
 
-The search is that of `content.loader`, with LD_LIBRARY_PATH and WorkingDir of the image. `/etc/ld.so.cache` decides
-what is found by `/etc/ld.so.conf`, and it is not read here. So an answer that rests on that file is in doubt where
-
-- there is no cache, as ld.so reads nothing else, unless the default directories give the same answer;
-- the cache is older than a file that it is made from, which a higher layer or a later time says;
-- a layer of ours removed such a file, or added the file that was found, and not the cache.
-
-Not seen: a cache that lists what its configuration does not name, or that lacks a file of the base.
+The search is that of `content.loader`, with LD_LIBRARY_PATH and WorkingDir of the image, and its `/etc/ld.so.cache`.
+ld.so trusts that file as it is, and without it reads nothing of `/etc/ld.so.conf`. But runtimes and entrypoints run
+ldconfig when a container starts (NVIDIA's do), and then the cache is another. So an answer that is not the same before
+and after a run of ldconfig is in doubt; and so is one that rests on a cache that cannot be read.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from imgbuild.content.ldcache import LdCache, parse_cache
 from imgbuild.content.loader import Linker
 from imgbuild.content.node import LINK
+from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import show
 from imgbuild.steps.verify_environment import settings
@@ -26,14 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
     from imgbuild.content.inventory import ElfRecord
-    from imgbuild.content.loader import Resolution
-    from imgbuild.content.node import Node
+    from imgbuild.content.loader import Resolution, SearchStep
     from imgbuild.model.oci import ImageConfig
     from imgbuild.steps.view import View
 
 _CACHE = b"etc/ld.so.cache"
-_CONFIGURATION = b"etc/ld.so.conf.d"
-_BY_CACHE = {"ld.so.conf", "default"}
+_BY_CACHE = {"ld.so.cache", "ld.so.conf", "default"}
 """The rules whose answer rests on the cache, by what it lists or by what it does not."""
 
 
@@ -47,7 +42,8 @@ class Load:
         provider: the real path of what is loaded; None where nothing is.
         rule: by which rule of the search.
         doubt: why a process may load another file; None where nothing says so.
-        present: whether `provider` is found also without the directories of `/etc/ld.so.conf`.
+        present: whether there is something to load now, and the same after a run of ldconfig.
+        trail: where it was looked for, in order.
     """
 
     path: bytes
@@ -56,6 +52,7 @@ class Load:
     rule: str
     doubt: str | None
     present: bool
+    trail: tuple[SearchStep, ...] = ()
 
 
 class Search:
@@ -69,22 +66,36 @@ class Search:
         place = b"/" + place.lstrip(b"/")
         self._view = view
         self._machine = machine
-        self._linker = Linker(view, machine=machine, library_path=parts, working_directory=place)
-        self._bare = Linker(view, machine=machine, library_path=parts, working_directory=place, configured=False)
+        self._cache, self._unreadable = _read_cache(view, machine)
+
+        def linker(cache: LdCache | None, *, configured: bool) -> Linker:
+            return Linker(
+                view,
+                machine=machine,
+                library_path=parts,
+                working_directory=place,
+                cache=cache,
+                configured=configured,
+            )
+
+        self._renewed = linker(None, configured=True)
+        self._present = linker(self._cache, configured=False)
 
     def load(self, path: bytes, needed: str) -> Load:
         """What the file at a real path loads for a name."""
-        found = self._linker.resolve(path, needed)
-        bare = found.provider
-        if found.rule in _BY_CACHE:
-            bare = self._bare.resolve(path, needed).provider
+        renewed = found = self._renewed.resolve(path, needed)
+        doubt = found.doubt
+        if found.rule is None or found.rule in _BY_CACHE:
+            found = self._present.resolve(path, needed)
+            doubt = doubt or found.doubt or self._cache_doubt(found, renewed)
         return Load(
             path=path,
             needed=needed,
             provider=found.provider,
             rule=found.rule or "no search",
-            doubt=found.doubt or self._cache_doubt(found, bare),
-            present=bare is not None and bare == found.provider,
+            doubt=doubt,
+            present=found.provider is not None and found.provider == renewed.provider,
+            trail=found.steps,
         )
 
     def loads(self, soname: str, prefix: bytes, copies: Collection[bytes]) -> Iterator[Load]:
@@ -119,39 +130,24 @@ class Search:
                 names.add(path.rpartition(b"/")[2])
         return names
 
-    def _cache_doubt(self, found: Resolution, bare: bytes | None) -> str | None:
-        if found.rule not in _BY_CACHE:
+    def _cache_doubt(self, present: Resolution, renewed: Resolution) -> str | None:
+        where = show(_CACHE)
+        if self._unreadable is not None:
+            return f"{where} cannot be read: {self._unreadable}"
+        if present.provider == renewed.provider:
             return None
-        if self._cache is None:
-            same = bare == found.provider
-            return None if same else f"{show(_CACHE)} is absent, so {show(b'etc/ld.so.conf')} has no effect"
-        if self._stale is not None or found.provider is None or found.rule != "ld.so.conf":
-            return self._stale
-        ours = self._cache.layer < len(self._view.base.manifest.layers)
-        if ours and self._view.base_tree.resolve(found.steps[-1].candidate) is None:
-            return f"{show(_CACHE)} is the base's and cannot list {show(found.provider)}"
-        return None
+        now, then = ("nothing" if one is None else show(one) for one in (present.provider, renewed.provider))
+        absent = "" if self._cache is not None else f"{where} is absent; "
+        return f"{absent}it loads {now}, and {then} after a run of ldconfig"
 
-    @cached_property
-    def _cache(self) -> Node | None:
-        found = self._view.tree.resolve(_CACHE)
-        return found[1] if found is not None and found[1].type == "file" else None
 
-    @cached_property
-    def _stale(self) -> str | None:
-        cache = self._cache
-        if cache is None:
-            return None
-        for path in self._linker.configuration_files():
-            node = self._view.tree.get(path)
-            if node is not None and (node.layer, node.mtime) > (cache.layer, cache.mtime):
-                return f"{show(_CACHE)} is older than {show(path)}"
-        before = self._view.base_tree.resolve(_CONFIGURATION)
-        names = set(before[1].children) if before is not None else set()
-        gone = sorted(names - set(self._view.listdir(_CONFIGURATION)))
-        if gone and cache.layer < len(self._view.base.manifest.layers):
-            return f"{show(_CACHE)} is older than the removal of {show(_CONFIGURATION + b'/' + gone[0])}"
-        return None
+def _read_cache(view: View, machine: str) -> tuple[LdCache | None, str | None]:
+    """The cache, and why it cannot be read."""
+    try:
+        raw = view.read(_CACHE)
+        return (None if raw is None else parse_cache(raw, machine=machine, subject=show(_CACHE))), None
+    except UNREADABLE as error:
+        return None, error.problem
 
 
 def needs(view: View, search: Search, target: bytes, elf: ElfRecord, name: Callable[[str], str]) -> list[Finding]:

@@ -4,14 +4,13 @@ import errno
 import fcntl
 import multiprocessing
 import os
-import resource
 import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from imgbuild.adapters import durable
-from imgbuild.adapters.durable import PendingFile, exclusive, move, remove, spool, storage_errors, sweep, write_file
+from imgbuild.adapters.durable import PendingFile, anonymous, exclusive, move, remove, storage_errors, sweep, write_file
 from imgbuild.errors import StorageError
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def test_a_place_that_cannot_be_written_is_a_storage_error_with_its_path(tmp_pat
     (tmp_path / "file").write_bytes(b"")
     for attempt in (
         lambda: write_file(tmp_path / "file" / "below", b""),
-        lambda: spool(tmp_path / "file"),
+        lambda: anonymous(tmp_path / "file"),
         lambda: move(tmp_path / "absent", tmp_path / "target"),
         lambda: remove(tmp_path / "file" / "below"),
         lambda: exclusive(tmp_path / "file" / "lock").__enter__(),
@@ -149,33 +148,6 @@ def test_every_way_of_having_no_room_is_called_a_full_disk(tmp_path: Path, numbe
 def test_an_error_of_reading_is_not_called_one_of_writing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be read: Input/output error"), storage_errors(tmp_path, "read"):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_a_spooled_file_that_meets_a_full_disk_is_a_storage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # A limit on the size of files stands for the full disk: the kernel refuses the write, for real.
-    monkeypatch.setattr(durable, "_SPOOL_BYTES", 10)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50, old[1]))
-    try:
-        with pytest.raises(StorageError, match="the disk is full"), spool(tmp_path) as file:  # noqa: PT012 - any may
-            file.write(b"x" * 100)
-            file.seek(0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
-def test_a_spooled_file_gives_back_what_was_written_in_memory_and_on_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(durable, "_SPOOL_BYTES", 10)
-    for data in (b"short", b"long enough for the disk"):
-        with spool(tmp_path / "spool") as file:
-            file.write(data)
-            file.seek(0)
-            assert file.read() == data
-        assert os.listdir(tmp_path / "spool") == []
 
 
 def _hold(path: Path, begun: Any, end: Any) -> None:

@@ -11,6 +11,7 @@ _DOCUMENTS = {
     "build-result": ("imgbuild.cli.results", "BuildDocument"),
     "check-result": ("imgbuild.cli.results", "CheckDocument"),
     "error": ("imgbuild.cli.results", "ErrorDocument"),
+    "explain-result": ("imgbuild.cli.results_explain", "ExplainDocument"),
     "image": ("imgbuild.model.image", "ImageDefinition"),
     "inventory-result": ("imgbuild.cli.results", "InventoryDocument"),
     "layer": ("imgbuild.model.layer", "LayerDefinition"),

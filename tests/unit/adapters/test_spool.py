@@ -1,0 +1,87 @@
+"""What is spooled comes back, byte by byte, from memory, from disk and from both."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import resource
+from typing import TYPE_CHECKING
+
+import pytest
+from imgbuild.adapters import spool
+from imgbuild.adapters.spool import Spool
+from imgbuild.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spool]:
+    """One that keeps ten bytes in memory."""
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 10)
+    with contextlib.closing(Spool(tmp_path / "spool")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 12, 500])
+@pytest.mark.parametrize("piece", [1, 3, 10, 11, 1000])
+def test_what_was_written_comes_back(small: Spool, size: int, piece: int) -> None:
+    data = bytes(range(256)) * 2
+    for count in (size, 500, size):
+        with small.fresh() as file:
+            for start in range(0, count, piece):
+                file.write(data[start : min(start + piece, count)])
+            assert file.seek(0, os.SEEK_END) == count
+            assert file.seek(0) == 0
+            assert file.read() == data[:count]
+            assert file.read(1) == b""
+
+
+def test_any_read_at_any_place_is_that_of_a_file(small: Spool) -> None:
+    chance = random.Random(7)
+    for _ in range(200):
+        data = chance.randbytes(chance.randrange(40))
+        model = io.BytesIO(data)
+        with small.fresh() as file:
+            file.write(data)
+            file.seek(0)
+            for _ in range(10):
+                if chance.random() < 0.5:
+                    place, whence = chance.choice([(chance.randrange(45), 0), (-chance.randrange(len(data) + 1), 2)])
+                    assert file.seek(place, whence) == model.seek(place, whence)
+                size = chance.choice([-1, 0, 1, 5, 20])
+                assert file.read(size) == model.read(size)
+
+
+def test_nothing_of_one_content_is_in_the_next(small: Spool) -> None:
+    with small.fresh() as file:
+        file.write(b"a" * 100)
+    with small.fresh() as file:
+        assert file.read() == b""
+        file.write(b"b" * 12)
+        file.seek(5)
+        assert file.read() == b"b" * 7
+
+
+def test_a_small_content_needs_no_folder_and_a_large_one_leaves_nothing_in_it(small: Spool, tmp_path: Path) -> None:
+    with small.fresh() as file:
+        file.write(b"x" * 10)
+    assert not (tmp_path / "spool").exists()
+    with small.fresh() as file:
+        file.write(b"x" * 11)
+        assert os.listdir(tmp_path / "spool") == []
+
+
+def test_a_full_disk_is_a_storage_error(small: Spool) -> None:
+    # A limit on the size of files stands for the full disk: the kernel refuses the write, for real.
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50, old[1]))
+    try:
+        with pytest.raises(StorageError, match="the disk is full"), small.fresh() as file:
+            file.write(b"x" * 100)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
