@@ -161,6 +161,12 @@ def inventory_of_another(forgery: Forgery) -> None:
     forgery.put("imgbuild", LOCK, jsontext.dumps(lock))
 
 
+def tree_of_another(forgery: Forgery) -> None:
+    lock = json.loads(forgery.entries("imgbuild")[LOCK][1])
+    lock["facts"]["base_tree"] = "sha256:" + "0" * 64
+    forgery.put("imgbuild", LOCK, jsontext.dumps(lock))
+
+
 @pytest.mark.parametrize(
     ("change", "check"),
     [
@@ -173,6 +179,7 @@ def inventory_of_another(forgery: Forgery) -> None:
         (lock_of_nothing, "embedded.lock"),
         (two_locks, "embedded.lock"),
         (inventory_of_another, "base.inventory"),
+        (tree_of_another, "base.tree"),
     ],
 )
 def test_an_image_that_was_forged_is_found_out(

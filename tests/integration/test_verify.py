@@ -79,7 +79,7 @@ def verdicts(found: tuple[Finding, ...]) -> dict[str, Verdict]:
     return worst
 
 
-SOMETIMES = {"image", "base.present", "base.inventory", "pushed.manifest", "pushed.blobs"}
+SOMETIMES = {"image", "base.present", "base.inventory", "base.tree", "pushed.manifest", "pushed.blobs"}
 EVERY = {name for name in CHECKS if name not in SOMETIMES} | {
     f"library.nccl.{name}" for name in LIBRARY_CHECKS if name not in {"path", "elf", "accept"}
 }

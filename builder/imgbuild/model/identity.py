@@ -31,6 +31,7 @@ CHECKS = {
     "packages.single": 7,
     "environment": 9,
     "base.inventory": 11,
+    "base.tree": 11,
     "pushed.manifest": 10,
     "pushed.blobs": 10,
 }

@@ -108,13 +108,14 @@ def build(
     if relock is None:
         check_fresh(image, lock)
     with store.session():
-        assembled, report = _assemble(context, image, lock, relock)
+        based = context.based_on(lock.pins.base.reference)
+        ask = dry_run or destination is None or not _finds_out(based, destination)
+        assembled, report = _assemble(context, image, lock, relock, ask=ask)
         relocked = _relock(relock, assembled.lock, write=report.ok and not dry_run)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=(), relocked=relocked)
         # Blobs without a name: if what comes now fails, the next run does not make them again.
         store.publish()
-        based = context.based_on(lock.pins.base.reference)
         exported, loaded = _export(based, image, assembled, outputs, engine)
         pushed = None
         if destination is not None:
@@ -133,7 +134,14 @@ def build(
         )
 
 
-def _assemble(context: Context, image: ImageInput, lock: Lock, relock: Relock | None) -> tuple[Assembled, Report]:
+def _finds_out(based: Context, destination: Destination) -> bool:
+    """Whether a push looks for the blobs of the base in their own registry, so that nobody needs ask before."""
+    return any(place.registry is destination.repository.registry for place in based.places.repositories)
+
+
+def _assemble(
+    context: Context, image: ImageInput, lock: Lock, relock: Relock | None, *, ask: bool
+) -> tuple[Assembled, Report]:
     """Assemble and verify; again where a layer that was taken for whole was damaged, which is then made anew."""
     stated = lock.result if relock is None else relock.old.result if relock.old is not None else None
     with KnownLayers(context, stated, blobs=True) as known:
@@ -142,7 +150,13 @@ def _assemble(context: Context, image: ImageInput, lock: Lock, relock: Relock | 
             if relock is None:
                 check_result(lock, assembled)
             report = verify(
-                context, image, assembled.lock, assembled.manifest, base=assembled.base, scans=assembled.scans
+                context,
+                image,
+                assembled.lock,
+                assembled.manifest,
+                base=assembled.base,
+                scans=assembled.scans,
+                ask=ask,
             )
             if known.all_whole():
                 return assembled, report

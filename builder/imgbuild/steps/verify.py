@@ -77,6 +77,7 @@ def verify(
     *,
     base: Base | None = None,
     scans: tuple[LayerScan, ...] | None = None,
+    ask: bool = True,
 ) -> Report:
     """Verify an image of the store. Nothing is written but to the cache.
 
@@ -87,6 +88,7 @@ def verify(
         descriptor: the manifest to verify.
         base: the lock's base, where the caller has read it already.
         scans: what the added layers are by their bytes, where the caller has just read them; else they are read.
+        ask: whether registries are asked for the base's blobs; not where they are going to be mounted from there.
 
     Raises:
         OfflineMissError, MissingError: the base's manifest or config is not in the store; or a layer of the base is not
@@ -107,7 +109,7 @@ def verify(
         steps = (*_FIRST_STEPS, *_TREE_STEPS, _LAST_STEP)
         unread = unlooked(steps, libraries, "image", "the image could not be read")
         return Report(findings=(failed("image", error), *unread))
-    with BaseBlobs(context, base) as blobs:
+    with BaseBlobs(context, base, ask=ask) as blobs:
         rest = _after_structure(context, image, lock, base, found, scans)
         return Report(findings=(*_structure(image, base, found), *blobs.findings(), *rest))
 

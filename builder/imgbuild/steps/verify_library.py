@@ -14,7 +14,9 @@ g. For every file that needs the SONAME, or whatever leads to this file or one o
    nothing to compare. What is in doubt about the search (`steps.verify_loader`) is `not-checked`.
 h. In its folder, nothing but it and links to it goes by its name: a sorted glob must find it (DeepEP's discovery).
 i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
-j. Every acceptance is still needed.
+j. So are files that print the library's version and export none of its symbols: a linker may have put a copy into
+   them, which nobody can replace and no search finds.
+k. Every acceptance is still needed.
 
 Not checked here: dlopen with a path, what is loaded first (content.loader says what is not modelled).
 """
@@ -96,7 +98,7 @@ class _Gate:
         found.extend(self._strings(target, node))
         others = self._others(target, node)
         found.extend([*self._providers(target, others), *self._consumers(target, others), self._folder(target)])
-        found.extend([*self._unreadable(), *self._unused()])
+        found.extend([*self._unreadable(), *self._inside(target, others), *self._unused()])
         return found
 
     def _check(self, what: str) -> str:
@@ -261,6 +263,21 @@ class _Gate:
             elif node.elf_problem is not None:
                 reason = f"begins like ELF but {node.elf_problem}, so it may be another one; {self._advice}"
                 found.append(not_checked(self._check("provider"), show(path), reason))
+        return found
+
+    def _inside(self, target: bytes, others: list[bytes]) -> list[Finding]:
+        """Copies of which only a text is left."""
+        found = []
+        known = {target, *others}
+        for path, node in self._view.elf_files:
+            text = next((text for text in node.elf.texts if " " in text), None) if node.elf is not None else None
+            if text is None or path in known:
+                continue
+            if path in self._accepted:
+                self._used.add(path)
+                continue
+            reason = f"says {text!r} and exports none of its symbols: is a copy of it inside? {self._advice}"
+            found.append(not_checked(self._check("provider"), show(path), reason))
         return found
 
     def _unused(self) -> list[Finding]:
