@@ -123,16 +123,20 @@ def arranged(case: dict[str, Any]) -> Scene:
 
 def failures(found: Scene) -> set[str]:
     """`check: verdict` of every required finding that is no match."""
-    view = _Memory(found)
-    raw = {"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}, "config": found.config}
-    config = ImageConfig.parse(json.dumps(raw).encode(), subject="config")
+    view = MemoryView(found)
     identity = msgspec.convert(found.identity, LibraryIdentity)
-    findings = library(cast("View", view), "nccl", identity, _lock(found), config)
+    findings = library(cast("View", view), "nccl", identity, _lock(found), config_of(found))
     return {
         f"{finding.check.removeprefix('library.nccl.')}: {finding.verdict.value}"
         for finding in findings
         if finding.required and finding.verdict is not Verdict.MATCH
     }
+
+
+def config_of(found: Scene) -> ImageConfig:
+    """The image's config."""
+    raw = {"architecture": "arm64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": []}, "config": found.config}
+    return ImageConfig.parse(json.dumps(raw).encode(), subject="config")
 
 
 def read_case(folder: Path) -> dict[str, Any]:
@@ -145,7 +149,7 @@ def cases() -> list[Path]:
     return sorted(path.parent for path in CORPUS.glob("*/case.toml"))
 
 
-class _Memory:
+class MemoryView:
     """What the gate asks of a `View`, from memory; the tree comes from the bytes of two layers."""
 
     def __init__(self, found: Scene) -> None:

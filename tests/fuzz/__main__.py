@@ -1,0 +1,38 @@
+"""`python -m tests.fuzz TARGET [SECONDS]`: atheris guides the search by what the code has not done yet.
+
+New inputs go below `.imgbuild/fuzz/TARGET`. What breaks a promise is shown with its traceback and written there; put it
+into `tests/fuzz/corpus/TARGET` with its mending, where a test gives it to the target for ever.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import atheris
+
+with atheris.instrument_imports(include=["imgbuild"]):
+    from tests.fuzz.seeds import seeds
+    from tests.fuzz.targets import TARGETS, run
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> None:
+    """Search."""
+    name, seconds = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60
+    if name not in TARGETS:
+        raise SystemExit(f"there is no target {name!r}; there are: {', '.join(TARGETS)}")
+    work = ROOT / ".imgbuild" / "fuzz" / name
+    work.mkdir(parents=True, exist_ok=True)
+    for number, data in enumerate(seeds()[name]):
+        (work / f"seed-{number}").write_bytes(data)
+    kept = ROOT / "tests" / "fuzz" / "corpus" / name
+    folders = [str(work), *([str(kept)] if kept.is_dir() else [])]
+    options = [f"-max_total_time={seconds}", "-max_len=16384", "-timeout=10", "-rss_limit_mb=1024"]
+    atheris.Setup([sys.argv[0], *options, f"-artifact_prefix={work}/broken-", *folders], lambda data: run(name, data))
+    atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
