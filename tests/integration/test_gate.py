@@ -260,6 +260,46 @@ def test_a_folder_of_the_environment_that_depends_on_the_process_is_in_doubt(tin
     assert search_path(tiny, value) == {"consumer: not-checked"}
 
 
+# What runs at every start of Python
+
+
+def startup(tiny: Tiny, *layers: list[Change]) -> tuple[str, bool, str]:
+    tiny.base = [*tiny.base, *layers]
+    relock(tiny, "base")
+    found = next(finding for finding in built(tiny) if finding.check == "python.startup")
+    return found.verdict.value, found.required, found.reason or ""
+
+
+@pytest.mark.parametrize("text", ["/opt/more\n", "# import x\n", "", " import x\n", "importer\n"])
+def test_a_path_file_that_only_names_folders_runs_nothing(tiny: Tiny, text: str) -> None:
+    assert startup(tiny, files({f"{SITE}/a.pth": text.encode()}))[0] == "match"
+
+
+@pytest.mark.parametrize("line", ["import evil; evil.load()", "import\tevil"])
+def test_a_line_of_a_path_file_that_begins_with_import_is_named(tiny: Tiny, line: str) -> None:
+    verdict, required, reason = startup(tiny, files({f"{SITE}/a.pth": f"/opt\n{line}\n".encode()}))
+    assert (verdict, required) == ("not-checked", False)
+    assert f"/{SITE}/a.pth" in reason
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SITE}/sitecustomize.py",
+        f"{SITE}/usercustomize/__init__.py",
+        f"{SITE.rpartition('/')[0]}/sitecustomize.pyc",
+        "opt/tiny/usercustomize.py",
+    ],
+)
+def test_a_module_that_every_start_imports_is_named(tiny: Tiny, path: str) -> None:
+    assert startup(tiny, files({path: b"1\n"}))[2].endswith(f": /{path}")
+
+
+def test_a_path_file_elsewhere_is_not_read_by_python(tiny: Tiny) -> None:
+    hidden = {f"{SITE}/.a.pth": b"import x\n", "opt/tiny/b.pth": b"import x\n", "srv/sitecustomize.py": b""}
+    assert startup(tiny, files(hidden))[0] == "match"
+
+
 # Providers
 
 

@@ -303,6 +303,8 @@ def captured(path: bytes) -> bool:
         return True
     if path in _CAPTURED_PATHS or path.startswith(_CAPTURED_FOLDERS):
         return True
+    if path.endswith(b".pth") and path.rpartition(b"/")[0].endswith((b"/site-packages", b"/dist-packages")):
+        return True
     return path.startswith(b"etc/ld.so.conf.d/") and path.endswith(b".conf")
 
 

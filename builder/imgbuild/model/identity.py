@@ -30,6 +30,7 @@ CHECKS = {
     "packages.record": 7,
     "packages.single": 7,
     "environment": 9,
+    "python.startup": 9,
     "base.inventory": 11,
     "base.tree": 11,
     "pushed.manifest": 10,

@@ -10,7 +10,7 @@ The steps, numbered as in docs/verification.md:
 6. Every file that a step changed is in the state that the lock pins.
 7. Packages: no new RECORD mismatch against the base, no second distribution of one name.
 8. Each library is what its identity says, and nothing else can be loaded in its place (`steps.verify_library`).
-9. The environment holds nothing that would change the answer.
+9. The environment holds nothing that would change the answer; what runs at every start of Python is named.
 
 All findings are reported: what cannot be read is `not-checked`, with all that would have needed it, and the rest is
 looked at. An exception means that there is nothing to compare with. Nothing is executed here: what the image does at
@@ -41,6 +41,7 @@ from imgbuild.steps.verify_base import BaseBlobs
 from imgbuild.steps.verify_environment import environment
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.verify_library import library
+from imgbuild.steps.verify_startup import startup
 from imgbuild.steps.view import View
 from imgbuild.steps.written import expected_documents
 
@@ -131,7 +132,7 @@ def _after_structure(
         findings.extend(_guarded(7, (), packages, view))
         for name in sorted(libraries):
             findings.extend(_guarded(8, (name,), library, view, name, libraries[name], lock, found.config))
-    return [*findings, *environment(view, image.definition, found.config)]
+    return [*findings, *environment(view, image.definition, found.config), startup(view, found.config)]
 
 
 def _read(context: Context, lock: Lock, descriptor: Descriptor, count: int) -> _Image:
