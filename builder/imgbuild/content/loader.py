@@ -12,7 +12,7 @@ A file of another machine or class is passed over; a file that is no ELF file en
 NOT modelled, so a real process can differ:
 - of the rules by which ldconfig fills a cache only the names (`lib*.so*`, `ld-*.so*`) are applied; that it lists a
   regular file by SONAME and not by file name is not.
-- DT_RPATH of the parents that loaded the consumer, and of the program, which apply after the consumer's own.
+- DT_RPATH of the files that loaded the consumer, where `loaders` does not name them, and of the program.
 - what is already loaded: a library whose SONAME or path is in the process is not searched again (LD_PRELOAD,
   /etc/ld.so.preload, `dlopen` with a path, an earlier consumer), and LD_AUDIT, DT_FILTER, DT_AUXILIARY.
 - DF_1_NODEFLIB; that LD_LIBRARY_PATH is ignored in
@@ -61,8 +61,8 @@ class SearchStep:
     """One candidate.
 
     Attributes:
-        rule: `rpath`, `LD_LIBRARY_PATH`, `runpath`, `ld.so.cache`, `ld.so.conf`, `default`, or `path` for a name with a
-            slash.
+        rule: `rpath`, `rpath of a loader`, `LD_LIBRARY_PATH`, `runpath`, `ld.so.cache`, `ld.so.conf`, `default`, or
+            `path` for a name with a slash.
         directory: where it was looked for, tokens expanded.
         candidate: the path that ld.so would open.
         outcome: `absent`, `wrong machine`, `not ELF` (ends the search), `taken`, or `some processors` (the search goes
@@ -143,13 +143,15 @@ class Linker:
         self._lib = multiarch if debian else b"lib64"
         self._defaults = (b"/" + multiarch, b"/usr/" + multiarch, b"/lib", b"/usr/lib", b"/lib64", b"/usr/lib64")
 
-    def resolve(self, consumer: bytes, needed: str) -> Resolution:
+    def resolve(self, consumer: bytes, needed: str, *, loaders: tuple[bytes, ...] = ()) -> Resolution:
         r"""Find the provider of one NEEDED name.
 
         Args:
             consumer: the path under which the file is loaded. `$ORIGIN` is its directory as spelled for a library
                 (ld.so does not follow the last links) and the real one for a program.
             needed: the name as in `ElfFacts.needed`; one with escaped bytes (`\\xNN`) is looked for as written.
+            loaders: the files because of which it is loaded, the nearest first. Their DT_RPATH counts after its own,
+                unless it has DT_RUNPATH.
 
         Raises:
             MissingError: the consumer is not in the tree or is no ELF file.
@@ -159,11 +161,11 @@ class Linker:
         facts = None if real is None else self._tree.elf(real)
         if real is None or facts is None:
             raise MissingError(shown(consumer), "is not an ELF file of the tree, so nothing can be needed by it")
-        place = real if facts.kind in ("pie", "executable") else consumer
-        origin = b"/" + place.lstrip(b"/").rpartition(b"/")[0]
+        origin = _origin(consumer, real, facts)
+        above = [] if facts.runpath else [chain for path in loaders if (chain := self._inherited(path)) is not None]
         steps: list[tuple[SearchStep, bytes | None]] = []
         provider = None
-        candidates = self._candidates(facts, origin, self._expand(_bytes_of(needed), origin))
+        candidates = self._candidates(facts, origin, self._expand(_bytes_of(needed), origin), above)
         for rule, directory, candidate, unsure in candidates:
             found = self._tree.resolve(candidate)
             outcome, doubt = self._judge(found), unsure
@@ -195,10 +197,6 @@ class Linker:
         """
         return tuple(self._configuration().directories)
 
-    def configuration_files(self) -> tuple[bytes, ...]:
-        """The real paths of the files that `configured_directories` comes from, in no order; it raises the same."""
-        return tuple(self._configuration().seen)
-
     def _configuration(self) -> Configuration:
         if self._reader is None:
             reader = Configuration(self._tree, self._limits)
@@ -206,19 +204,30 @@ class Linker:
             self._reader = reader
         return self._reader
 
-    def _candidates(self, facts: LinkedFile, origin: bytes, name: bytes) -> Iterator[_Candidate]:
+    def _inherited(self, path: bytes) -> tuple[bytes, tuple[bytes, ...]] | None:
+        """The origin of a file that loads others, and the items of its DT_RPATH, if they count."""
+        real = self._tree.resolve(path)
+        facts = None if real is None else self._tree.elf(real)
+        if real is None or facts is None or facts.runpath:
+            return None
+        return _origin(path, real, facts), _items(facts.rpath)
+
+    def _candidates(
+        self, facts: LinkedFile, origin: bytes, name: bytes, above: list[tuple[bytes, tuple[bytes, ...]]]
+    ) -> Iterator[_Candidate]:
         """What ld.so would try to open, in its order."""
         if b"/" in name:
             path = self._absolute(name)
             yield "path", path.rpartition(b"/")[0] or b"/", path, _doubt("the name", name)
             return
-        for rule, directories in (
-            ("rpath", () if facts.runpath else _items(facts.rpath)),
-            ("LD_LIBRARY_PATH", self._library_path),
-            ("runpath", _items(facts.runpath)),
+        for rule, place, directories in (
+            ("rpath", origin, () if facts.runpath else _items(facts.rpath)),
+            *(("rpath of a loader", start, items) for start, items in above),
+            ("LD_LIBRARY_PATH", origin, self._library_path),
+            ("runpath", origin, _items(facts.runpath)),
         ):
             for item in directories:
-                text = self._expand(item, origin)
+                text = self._expand(item, place)
                 doubt = _doubt(f"an item of {rule}", text)
                 if rule == "LD_LIBRARY_PATH" and _TOKEN.search(item):
                     doubt = f"{shown(item)} in {rule} depends on the program"
@@ -269,6 +278,12 @@ class Linker:
         """Textual only: `..` is left to the tree, since it may follow a link."""
         path = path if path.startswith(b"/") else joined(self._working_directory, path)
         return path.rstrip(b"/") or b"/"
+
+
+def _origin(path: bytes, real: bytes, facts: LinkedFile) -> bytes:
+    """The folder of a file: as spelled for a library, and the real one for a program."""
+    place = real if facts.kind in ("pie", "executable") else path
+    return b"/" + place.lstrip(b"/").rpartition(b"/")[0]
 
 
 def _doubt(what: str, path: bytes) -> str | None:

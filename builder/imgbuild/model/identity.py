@@ -51,12 +51,14 @@ LIBRARY_CHECKS = (
     "provider",
     "consumer",
     "folder",
+    "process",
     "accept",
 )
 """The checks of step 8, each as `library.NAME.` and this, once for each library of the definition."""
 LIBRARY_STEP = 8
-_ONLY_NO = {"image", "path", "elf", "accept", "base.present"}
-"""Checks that are in a report only where the answer is no, or (`base.present`) where the base is not in the store."""
+_ONLY_NO = {"image", "path", "elf", "accept", "base.present", "process"}
+"""Checks that are in a report only where the answer is no, or (`base.present`) where the base is not in the store, or
+(`process`) where the definition asks for it."""
 
 
 class Verdict(enum.Enum):

@@ -126,6 +126,10 @@ class LibraryIdentity(Document, frozen=True, kw_only=True):
         Meta(description="whether files of the image need it by SONAME; none where it is only opened by path"),
     ] = "some"
     accept: list[Accepted] = []
+    load_order: Annotated[
+        list[ImagePath],
+        Meta(description="files that a process opens, in this order; then it must have loaded this library only"),
+    ] = []
 
 
 class Limits(Document, frozen=True, kw_only=True):

@@ -16,9 +16,11 @@ h. In its folder, nothing but it and links to it goes by its name: a sorted glob
 i. Files that begin like ELF but cannot be read are accepted in the definition; anything may be in them.
 j. So are files that print the library's version and export none of its symbols: a linker may have put a copy into
    them, which nobody can replace and no search finds.
-k. Every acceptance is still needed.
+k. After a process has opened the files of `load_order` in the definition, in this order, it has loaded this file and
+   no other copy (`steps.verify_process`). A file whose need was met in it by this file is no consumer of another one.
+l. Every acceptance is still needed.
 
-Not checked here: dlopen with a path, what is loaded first (content.loader says what is not modelled).
+Not checked here: dlopen with a path of what `load_order` does not name (content.loader says what is not modelled).
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from imgbuild.model.lockfile import LockedMember
 from imgbuild.model.paths import image_path, parent, show
 from imgbuild.steps.base import machine_of
 from imgbuild.steps.verify_loader import Search, needs
+from imgbuild.steps.verify_process import Process, open_in_order
 from imgbuild.steps.view import digest_of_node
 
 _NO_CONSUMERS = 'if that is so by design, say `consumers = "none"` in the definition'
@@ -66,6 +69,7 @@ class _Gate:
         self._stem = library.soname.partition(".so")[0].encode() + b".so"
         self._accepted = {image_path(item.path, where=name): item.reason for item in library.accept}
         self._used: set[bytes] = set()
+        self._opened = Process()
         self._advice = f"remove it, or accept it under [[library.{name}.accept]] with a reason"
 
     def findings(self) -> list[Finding]:
@@ -97,7 +101,9 @@ class _Gate:
             )
         found.extend(self._strings(target, node))
         others = self._others(target, node)
+        process = self._process(target, others)
         found.extend([*self._providers(target, others), *self._consumers(target, others), self._folder(target)])
+        found.extend(process)
         found.extend([*self._unreadable(), *self._inside(target, others), *self._unused()])
         return found
 
@@ -232,13 +238,32 @@ class _Gate:
     def _consumer(self, target: bytes, load: Load) -> Finding:
         check, where = self._check("consumer"), show(load.path)
         ok, reason = load.provider == target and load.doubt is None, f"{load.needed} is found by {load.rule}"
-        if not ok and load.path in self._accepted:
+        if not ok and self._opened.answers.get((load.path, load.needed)) == target:
+            ok, reason = True, "by then the process has loaded it: load_order in the definition"
+        elif not ok and load.path in self._accepted:
             self._used.add(load.path)
             ok, reason = True, self._accepted[load.path]
         elif not ok and load.doubt is not None and load.provider in {target, None}:
             return not_checked(check, where, f"{load.needed}: {load.doubt}")
         actual = "loads nothing" if load.provider is None else f"loads {show(load.provider)}"
         return judge(check, where, ok, expected=f"loads {show(target)}", actual=actual, reason=reason)
+
+    def _process(self, target: bytes, others: list[bytes]) -> list[Finding]:
+        """What a process has loaded after the declared files."""
+        order = [image_path(path, where=self._name) for path in self._library.load_order]
+        if not order:
+            return []
+        self._opened = process = open_in_order(self._view, self._search, order)
+        check, where = self._check("process"), f"{len(order)} files in order"
+        if process.absent:
+            absent = ", ".join(map(show, process.absent))
+            return [judge(check, where, ok=False, expected="each is an ELF file", actual=f"absent: {absent}")]
+        copies = [path for path in process.loaded if path in {target, *others}]
+        if copies == [target] and process.doubts:
+            doubts = "; ".join(f"{show(load.path)} needs {load.needed}: {load.doubt}" for load in process.doubts[:3])
+            return [not_checked(check, where, doubts)]
+        actual = f"loads {', '.join(map(show, copies)) or 'none'}"
+        return [judge(check, where, copies == [target], expected=f"loads {show(target)}", actual=actual)]
 
     def _folder(self, target: bytes) -> Finding:
         folder = parent(target)

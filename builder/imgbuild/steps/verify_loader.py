@@ -81,12 +81,12 @@ class Search:
         self._renewed = linker(None, configured=True)
         self._present = linker(self._cache, configured=False)
 
-    def load(self, path: bytes, needed: str) -> Load:
-        """What the file at a real path loads for a name."""
-        renewed = found = self._renewed.resolve(path, needed)
+    def load(self, path: bytes, needed: str, *, loaders: tuple[bytes, ...] = ()) -> Load:
+        """What the file at a real path loads for a name, where it is loaded because of others, the nearest first."""
+        renewed = found = self._renewed.resolve(path, needed, loaders=loaders)
         doubt = found.doubt
         if found.rule is None or found.rule in _BY_CACHE:
-            found = self._present.resolve(path, needed)
+            found = self._present.resolve(path, needed, loaders=loaders)
             doubt = doubt or found.doubt or self._cache_doubt(found, renewed)
         return Load(
             path=path,
