@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= --numprocesses 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo base test lint format schemas golden bench bench-push soak clean
+.PHONY: help demo base test lint format schemas golden bench bench-push bench-read soak clean
 
 help:
 	@echo "make demo    build and verify the image mini on a stand-in base, from nothing"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint    ruff and mypy"
 	@echo "make base    make the stand-in base only"
 	@echo "make bench   measure; make bench-push: at full size, and against BuildKit, buildah, crane and skopeo"
+	@echo "make bench-read: how a base is read, against the hardware and Syft"
 	@echo "make soak    a thousand pushes of mini with a random fault each, and fifty that are killed"
 	@echo "make clean   remove what was made in this folder (not the cache)"
 
@@ -61,6 +62,9 @@ bench: $(VENV)/.dev base
 	$(BIN)/python -m bench.push --short
 
 # About 20 minutes, 25 GB of disk and 200 MB of packages; as root.
+bench-read: $(VENV)/.dev base
+	$(BIN)/python -m bench.reading
+
 bench-push: $(VENV)/.dev base
 	$(BIN)/python -m bench.push
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from imgbuild.content.changeset import BytesContent, Change, ChangeType, write_layer
 from imgbuild.content.inventory import scan_layer
-from imgbuild.content.node import ELF
+from imgbuild.content.node import ARCHIVE, ELF
 from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import LayoutError
@@ -122,14 +122,14 @@ def arranged(case: dict[str, Any]) -> Scene:
 
 
 def failures(found: Scene) -> set[str]:
-    """`check: verdict` of every required finding that is no match."""
+    """`check: verdict` of every finding that is no match, with `(said)` where it is not required."""
     view = MemoryView(found)
     identity = msgspec.convert(found.identity, LibraryIdentity)
     findings = library(cast("View", view), "nccl", identity, _lock(found), config_of(found))
     return {
-        f"{finding.check.removeprefix('library.nccl.')}: {finding.verdict.value}"
+        f"{finding.check.removeprefix('library.nccl.')}: {finding.verdict.value}{'' if finding.required else ' (said)'}"
         for finding in findings
-        if finding.required and finding.verdict is not Verdict.MATCH
+        if finding.verdict is not Verdict.MATCH
     }
 
 
@@ -163,6 +163,7 @@ class MemoryView:
             )
             self.tree.apply(_inventory(changes), index)
         self.elf_files = tuple(self.tree.marked(ELF))
+        self.archives = tuple(self.tree.marked(ARCHIVE))
 
     def resolve(self, path: bytes) -> bytes | None:
         found = self.tree.resolve(path)

