@@ -14,6 +14,8 @@ from imgbuild.model.receipt import parse_receipt
 from imgbuild.steps.build import build
 from jsonschema import Draft202012Validator
 
+from tests.support.tiny import LIBRARY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -23,6 +25,8 @@ SAMPLES = {
     "build-result": ["build", "tiny"],
     "build-result of a dry run": ["build", "tiny", "--dry-run"],
     "check-result": ["check", "tiny"],
+    "explain-result": ["explain", "tiny", f"/{LIBRARY}"],
+    "explain-result of nothing": ["explain", "tiny", "/absent"],
     "inventory-result": ["inventory", "base"],
     "inventory-result by digest": ["inventory", "DIGEST"],
     "lock-result": ["lock", "tiny"],

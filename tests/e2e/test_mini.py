@@ -120,8 +120,9 @@ def built(tmp_path_factory: pytest.TempPathFactory, standin: Path) -> tuple[Path
 
 def test_readme_shows_how_many_checks_there_are(built: tuple[Path, dict[str, Any]]) -> None:
     findings = built[1]["findings"]
-    assert {row["verdict"] for row in findings} == {"match"}
-    line = f"identities   {len(findings)} match, 0 differs, 0 not-checked"
+    # The adapter has a sitecustomize, as the real one.
+    assert [row["check"] for row in findings if row["verdict"] != "match"] == ["python.startup"]
+    line = f"identities   {len(findings) - 1} match, 0 differs, 1 not-checked"
     assert line in (REPOSITORY / "README.md").read_text().splitlines()
 
 

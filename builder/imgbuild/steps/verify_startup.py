@@ -40,9 +40,8 @@ def startup(view: View | None, config: ImageConfig) -> Finding:
     text = "nothing runs at every start of Python"
     if not found:
         return judge(_CHECK, subject, ok=True, expected=text, actual=text)
-    return not_checked(
-        _CHECK, f"{len(found)} files", f"run at every start of Python: {'; '.join(found)}", required=False
-    )
+    count = "1 file" if len(found) == 1 else f"{len(found)} files"
+    return not_checked(_CHECK, count, f"run at every start of Python: {'; '.join(found)}", required=False)
 
 
 def _python_path(config: ImageConfig) -> list[bytes]:
