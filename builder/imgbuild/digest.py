@@ -11,7 +11,7 @@ from imgbuild.config import CHUNK_BYTES
 from imgbuild.errors import DigestMismatchError, DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _LENGTHS = {"sha256": 64, "sha512": 128}
 _HEX = re.compile(r"[0-9a-f]+")
@@ -131,10 +131,10 @@ class VerifiedReader:
             self._finish()
         return data
 
-    def drain(self) -> None:
-        """Read what is left, so that the check is made."""
-        while self.read(_DRAIN_BYTES):
-            pass
+    def drain(self, advance: Callable[[int], object] = int) -> None:
+        """Read what is left, so that the check is made; `advance` is told the bytes of each read."""
+        while data := self.read(_DRAIN_BYTES):
+            advance(len(data))
 
     def _finish(self) -> None:
         if self._count != self._size:

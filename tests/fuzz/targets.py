@@ -72,10 +72,8 @@ def tree(data: bytes) -> None:
     """A merged base from a cache."""
     file = TreeFile(data, subject="tree")
     found = file.tree()
-    for number, _ in enumerate(found.walk()):
-        if number > 500:
-            break
-    list(found.marked(ELF | LINK))[:10]
+    list(found.walk())
+    list(found.marked(ELF | LINK))
     load_packages(file.packages, lambda _folder: b"", subject="tree")
 
 

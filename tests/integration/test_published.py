@@ -134,7 +134,7 @@ def test_with_the_right_inventories_only_layers_with_patched_files_are_read(shel
 
 def other_inventory(shelf: Shelf) -> list[Row]:
     """A well-formed inventory that is not the one that it is said to be."""
-    data = compress(b'{"schema":"imgbuild/inventory/v1"}\n')
+    data = compress(b'{"schema":"imgbuild/inventory/v2"}\n')
     return [shelf.row(INVENTORY_TYPE, data, digest) for digest in shelf.wanted]
 
 

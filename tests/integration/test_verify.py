@@ -81,7 +81,7 @@ def verdicts(found: tuple[Finding, ...]) -> dict[str, Verdict]:
 
 SOMETIMES = {"image", "base.present", "base.inventory", "base.tree", "pushed.manifest", "pushed.blobs"}
 EVERY = {name for name in CHECKS if name not in SOMETIMES} | {
-    f"library.nccl.{name}" for name in LIBRARY_CHECKS if name not in {"path", "elf", "accept"}
+    f"library.nccl.{name}" for name in LIBRARY_CHECKS if name not in {"path", "elf", "accept", "process"}
 }
 """The checks that every report on tiny has."""
 

@@ -14,7 +14,7 @@ from imgbuild.digest import Digest, VerifiedReader, digest_of
 from imgbuild.errors import DigestMismatchError, LayoutError, MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from imgbuild.digest import Readable
@@ -59,11 +59,14 @@ class BlobFolder:
             file.seek(offset)
             yield _Counting(file, self)
 
-    def verify(self, digest: Digest, size: int, *, subject: str) -> None:
-        """Read a blob whole and check size and digest; a damaged one is put out of the way (case C58)."""
+    def verify(self, digest: Digest, size: int, *, subject: str, advance: Callable[[int], object] = int) -> None:
+        """Read a blob whole and check size and digest; a damaged one is put out of the way (case C58).
+
+        `advance` is told the number of bytes of each read, and may end it by an exception of its own.
+        """
         with self.open(digest, subject=subject) as stream:
             try:
-                VerifiedReader(stream, digest, size, subject=subject).drain()
+                VerifiedReader(stream, digest, size, subject=subject).drain(advance)
             except DigestMismatchError as error:
                 self.quarantine(digest)
                 error.hint = self._hint()

@@ -84,6 +84,7 @@ class Change:
         link: the target of a SYMLINK as it is stored, or the path of the FILE of this layer that a HARDLINK names.
         xattrs: name and value of each extended attribute, in any order (C24); no empty values, PAX cannot say them.
         content: the bytes of a FILE, and of nothing else.
+        sha256: of the content, in hex, for those who want to know it; not looked at here.
 
     Of WHITEOUT and OPAQUE only `path` counts: mode, owner and mtime are ignored.
     """
@@ -97,6 +98,7 @@ class Change:
     link: bytes = b""
     xattrs: tuple[tuple[str, bytes], ...] = ()
     content: Content | None = None
+    sha256: str | None = None
 
 
 def checked(changes: Iterable[Change]) -> list[Change]:

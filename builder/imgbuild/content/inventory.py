@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imgbuild.content.elf import ElfFacts
     from imgbuild.digest import Readable
 
-SCHEMA = "imgbuild/inventory/v1"
+SCHEMA = "imgbuild/inventory/v2"
 SYMBOL_FAMILIES = ("nccl", "pnccl")
 """Prefixes of the dynamic symbols that an inventory keeps; a whole CUDA image has millions of others."""
 

@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from imgbuild.errors import ArchiveError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _OLD_MAGIC = b"ld.so-1.7.0\0"
 _OLD_ENTRY = 12
@@ -30,6 +33,8 @@ _FLAGS: Final = {"aarch64": 0x0A03, "x86_64": 0x0303}
 """FLAG_ELF_LIBC6 with FLAG_AARCH64_LIB64 or FLAG_X8664_LIB64."""
 _MAX_ENTRIES = 100_000
 _MAX_TEXT = 4096
+_MAX_TEXTS = 16_000_000
+"""bytes of all names and paths together; real ones have 100 kB. Entries may share texts, and ours do not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,10 @@ class LdCache:
     def __len__(self) -> int:
         """How many names there are."""
         return len(self._entries)
+
+    def names_of(self, is_one: Callable[[bytes], bool]) -> set[bytes]:
+        """The names under which a path is listed of which `is_one` says yes."""
+        return {name for name, rows in self._entries.items() if any(is_one(row.path) for row in rows)}
 
     def lookup(self, name: bytes) -> tuple[Cached, ...]:
         """The libraries of a name in the order of the file: those for some processors, and one for all."""
@@ -79,11 +88,15 @@ def parse_cache(raw: bytes, *, machine: str, subject: str) -> LdCache:
     if len(raw) < first + count * _ENTRY.size:
         raise ArchiveError(subject, "is cut", expected=f"{count} entries", actual=f"{len(raw)} bytes")
     found: dict[bytes, list[Cached]] = {}
+    total = 0
     for number in range(count):
         flags, key, value, _, hwcap = _ENTRY.unpack_from(raw, first + number * _ENTRY.size)
         if flags == _FLAGS[machine]:
-            path = _text(raw, start + value, subject)
-            found.setdefault(_text(raw, start + key, subject), []).append(Cached(path=path, conditional=hwcap != 0))
+            name, path = (_text(raw, start + place, subject) for place in (key, value))
+            total += len(name) + len(path)
+            if total > _MAX_TEXTS:
+                raise ArchiveError(subject, "has too long texts", expected=f"at most {_MAX_TEXTS} bytes together")
+            found.setdefault(name, []).append(Cached(path=path, conditional=hwcap != 0))
     return LdCache({name: tuple(rows) for name, rows in found.items()})
 
 

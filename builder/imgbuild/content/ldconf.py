@@ -50,6 +50,11 @@ class LinkedFile(Protocol):
         ...
 
     @property
+    def soname(self) -> str | None:
+        """DT_SONAME."""
+        ...
+
+    @property
     def runpath(self) -> tuple[str, ...]:
         """DT_RUNPATH, split at `:`."""
         ...
@@ -103,7 +108,8 @@ class Configuration:
                     for match in self._matches(pattern, path):
                         self.parse(match, depth + 1)
             elif line.startswith(b"/"):
-                self.directories.setdefault(line.rstrip(b"/") or b"/")
+                # "=libc6" and the like behind a directory said of which kind its libraries are.
+                self.directories.setdefault(line.partition(b"=")[0].rstrip(b" \t/") or b"/")
 
     def _matches(self, pattern: bytes, path: bytes) -> list[bytes]:
         """The paths that a pattern matches, as glob(3) without flags gives them."""
@@ -118,11 +124,13 @@ class Configuration:
         return sorted(found)
 
     def _names(self, directory: bytes, pattern: bytes, path: bytes) -> list[bytes]:
+        # glob(3) takes ^ for ! in brackets. Of escapes it knows, none is in any configuration that was seen.
+        glob = pattern.replace(b"[^", b"[!")
         names = []
         for name in self._tree.listdir(directory):
             self._listed += 1
             self._bound(path, "has patterns that look at too many files", _LISTED_NAMES, self._listed)
-            if name.startswith(b".") == pattern.startswith(b".") and fnmatch.fnmatchcase(name, pattern):
+            if name.startswith(b".") == pattern.startswith(b".") and fnmatch.fnmatchcase(name, glob):
                 names.append(name)
         return names
 

@@ -10,8 +10,9 @@ A file of another machine or class is passed over; a file that is no ELF file en
 ("invalid ELF header", "file too short").
 
 NOT modelled, so a real process can differ:
-- of the rules by which ldconfig fills a cache only the names (`lib*.so*`, `ld-*.so*`) are applied; that it lists a
-  regular file by SONAME and not by file name is not.
+- of the rules by which ldconfig fills a cache the names (`lib*.so*`, `ld-*.so*`) and SONAMEs are applied; which of
+  several versions of one SONAME it takes is not, nor that ld.so compares numbers in names as numbers.
+- a folder that goes by the name of a library, which ends the search.
 - DT_RPATH of the files that loaded the consumer, where `loaders` does not name them, and of the program.
 - what is already loaded: a library whose SONAME or path is in the process is not searched again (LD_PRELOAD,
   /etc/ld.so.preload, `dlopen` with a path, an earlier consumer), and LD_AUDIT, DT_FILTER, DT_AUXILIARY.
@@ -46,7 +47,8 @@ _ESCAPED = re.compile(rb"\\x[0-9a-f]{2}")
 
 
 _HWCAPS = b"glibc-hwcaps"
-_OLD_HWCAPS = (b"tls", b"atomics", b"aarch64", b"x86_64", b"haswell", b"xeon_phi")
+_PLATFORMS = (b"atomics", b"aarch64", b"x86_64", b"haswell", b"xeon_phi")
+_OLD_HWCAPS = (b"tls", *_PLATFORMS, *(b"tls/" + name for name in _PLATFORMS))
 """Folders that glibc before 2.37 looks into."""
 _Candidate = tuple[str, bytes, bytes, str | None]
 """Rule, directory and path of what ld.so would try to open, and what is in doubt about it."""
@@ -136,6 +138,7 @@ class Linker:
         self._cache = cache
         self._use_configured = configured
         self._variants: dict[bytes, tuple[bytes, ...]] = {}
+        self._sonames: dict[bytes, dict[bytes, list[bytes]]] = {}
         multiarch = f"lib/{machine}-linux-gnu".encode()
         debian = any(True for _ in tree.listdir(b"/" + multiarch)) or any(
             True for _ in tree.listdir(b"/usr/" + multiarch)
@@ -170,7 +173,8 @@ class Linker:
             found = self._tree.resolve(candidate)
             outcome, doubt = self._judge(found), unsure
             if unsure is _VARIANT:
-                if outcome != "taken":
+                # A cache that lists what is not there sends such processors to the default folders.
+                if outcome == "wrong machine" or (outcome == "absent" and rule != "ld.so.cache"):
                     continue
                 outcome, doubt = "some processors", f"some processors take {shown(candidate)}"
             step = SearchStep(rule=rule, directory=directory, candidate=candidate, outcome=outcome, doubt=doubt)
@@ -246,6 +250,23 @@ class Linker:
         elif self._use_configured and _CACHED_NAME.fullmatch(name):
             for directory in self.configured_directories():
                 yield from self._within("ld.so.conf", directory, name, None)
+            # For a library without a link of its SONAME ldconfig makes one, and lists it.
+            for directory in (*self.configured_directories(), *self._defaults):
+                if self._tree.resolve(joined(directory, name)) is None:
+                    for found in self._by_soname(directory).get(name, ()):
+                        yield "ld.so.conf", directory, joined(directory, found), None
+
+    def _by_soname(self, directory: bytes) -> dict[bytes, list[bytes]]:
+        """The names of the libraries in a directory by their SONAMEs."""
+        if directory not in self._sonames:
+            found: dict[bytes, list[bytes]] = {}
+            for name in self._tree.listdir(directory):
+                real = self._tree.resolve(joined(directory, name)) if _CACHED_NAME.fullmatch(name) else None
+                elf = None if real is None else self._tree.elf(real)
+                if elf is not None and elf.soname is not None:
+                    found.setdefault(_bytes_of(elf.soname), []).append(name)
+            self._sonames[directory] = found
+        return self._sonames[directory]
 
     def _within(self, rule: str, directory: bytes, name: bytes, doubt: str | None) -> Iterator[_Candidate]:
         """A directory, after those in it that are for some processors."""
@@ -253,7 +274,7 @@ class Linker:
             nested = joined(directory, _HWCAPS)
             newer = (joined(nested, folder) for folder in self._tree.listdir(nested))
             inside = set(self._tree.listdir(directory))
-            older = (joined(directory, folder) for folder in _OLD_HWCAPS if folder in inside)
+            older = (joined(directory, folder) for folder in _OLD_HWCAPS if folder.partition(b"/")[0] in inside)
             self._variants[directory] = (*newer, *older)
         for variant in self._variants[directory]:
             yield rule, variant, joined(variant, name), _VARIANT

@@ -55,9 +55,9 @@ class Tree:
         self.notes: list[str] = []
         """What was unusual in the layers, for people."""
         self._limits = limits
-        self._own: set[int] | None = None if root is None else set()
-        """Ids of the directories that are this tree's alone; None where all are. An object of a tree lives as long as
-        the tree, or until the tree drops it, so an id here cannot come to mean what another tree has."""
+        self._own: dict[int, Node] | None = None if root is None else {}
+        """The directories that are this tree's alone, by id; None where all are. They are kept here, so that an id
+        cannot come to mean what another tree makes later, also where this tree drops the directory."""
         # Where paths were put before, by their directory. Forgotten when anything is replaced or removed, for that may
         # be a link or directory on the way there.
         self._parents: dict[bytes, Node] = {}
@@ -66,7 +66,7 @@ class Tree:
         """A tree that is equal to this one, and on which changes of either have no effect on the other."""
         twin = Tree(self.root, limits=self._limits)
         twin.notes = list(self.notes)
-        self._own = set()
+        self._own = {}
         self._parents.clear()
         return twin
 
@@ -164,7 +164,7 @@ class Tree:
         if self._own is None or id(node) in self._own:
             return node
         copy = replace(node, below=dict(node.children))
-        self._own.add(id(copy))
+        self._own[id(copy)] = copy
         return copy
 
     def _make(self, parent: Node, name: bytes, path: bytes) -> Node:
@@ -173,7 +173,7 @@ class Tree:
             self.notes.append(f"{path!r} was a {old.type} and is a directory now, since entries are below it")
         made = parent.children[name] = Node(type="directory", mode=0o755)
         if self._own is not None:
-            self._own.add(id(made))
+            self._own[id(made)] = made
         return made
 
     def walk(self, path: bytes = b"") -> Iterator[tuple[bytes, Node]]:
@@ -226,7 +226,7 @@ class Tree:
             if node.is_directory and old.is_directory:
                 node.below = self._private(old).children
         if self._own is not None and node.is_directory:
-            self._own.add(id(node))
+            self._own[id(node)] = node
         children[name] = node
 
     def remove(self, path: bytes) -> None:
@@ -266,7 +266,7 @@ class Tree:
                 continue
             parent.children[name] = node = _node(entry, path, layer)
             if self._own is not None and entry.type == "directory":
-                self._own.add(id(node))
+                self._own[id(node)] = node
 
     def _add(self, path: bytes, entry: Entry, layer: int) -> None:
         if not path:
@@ -274,7 +274,7 @@ class Tree:
                 self.root = replace(_node(entry, path, layer), below=self._private(self.root).children)
                 self._parents.clear()
                 if self._own is not None:
-                    self._own.add(id(self.root))
+                    self._own[id(self.root)] = self.root
             return
         if entry.type != "hardlink":
             self.put(path, _node(entry, path, layer))

@@ -7,7 +7,7 @@ in a lock beside those of the inventories, and whoever reads it by that digest n
 The format (`SCHEMA`): a line with its name; one block a directory, those further down first, each a MessagePack array
 of what is in it, sorted by name; the table (`content.packagetable`); the header; the header's offset in 8 bytes,
 big-endian. A row names the block of a directory by its offset and length, always before its own: no file leads in a
-circle.
+circle. Of one in which many rows name one block no more is read than eight times what it has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from imgbuild.errors import ArchiveError, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = "imgbuild/tree/v1"
+SCHEMA = "imgbuild/tree/v2"
 _FIRST_LINE = f"{SCHEMA}\n".encode()
 _OFFSET_BYTES = 8
 _HINT = "remove the file; it is made anew from the inventories of the layers"
@@ -75,6 +75,7 @@ class TreeFile:
             ArchiveError: it is no such file, or one of other symbol families than this program looks for.
         """
         self._raw = memoryview(raw)
+        self._rows = 0
         self._subject = subject
         header = self._read_header()
         self._root = header.root
@@ -100,6 +101,10 @@ class TreeFile:
             rows = _rows.decode(self._part(path, offset, length))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise self._damaged(path, str(error)) from error
+        self._rows += len(rows)
+        if self._rows > len(self._raw):
+            # A row has more than eight bytes: such a file names blocks again and again.
+            raise self._damaged(path, "its directories hold each other")
         prefix = path + b"/" if path else b""
         return {row.name: self._node(prefix + row.name, row, offset) for row in rows}
 

@@ -130,6 +130,10 @@ class LibraryIdentity(Document, frozen=True, kw_only=True):
         list[ImagePath],
         Meta(description="files that a process opens, in this order; then it must have loaded this library only"),
     ] = []
+    provided: Annotated[
+        list[Annotated[str, Meta(min_length=1)]],
+        Meta(description="names that files of load_order need and the host brings, such as libcuda.so.1"),
+    ] = []
 
 
 class Limits(Document, frozen=True, kw_only=True):

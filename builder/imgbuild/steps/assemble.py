@@ -68,7 +68,8 @@ def assemble(
         image: definition, layer definitions and their files.
         lock: the pins; its facts, where there are some, must agree with the bytes.
         known: layers that need not be made anew; that they are whole is for the caller to ask in the end.
-        derive: find out the states of files instead of comparing them with `pins.files`, to make a lock.
+        derive: find out the states of files and the facts instead of comparing them, to make a lock; but those of the
+            base, where the lock has some.
 
     Raises:
         StepError, PatchError: a step refuses what it finds.
@@ -93,7 +94,7 @@ def assemble(
     changesets = _apply_layers(context, image, lock, base, workspace)
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
-    if facts is not None and facts != found:
+    if facts is not None and not derive and facts != found:
         # Damage is the likelier cause than a lock that was made so.
         workspace.check_contents()
         raise _other_facts(lock.image, facts, found)

@@ -80,7 +80,8 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts 
         context: the surroundings, `based_on` its reference.
         pin: the pinned digests.
         platform: `linux/arm64`; the config must agree (case C40).
-        facts: the lock's: digests of inventories and of their merged view; None where they are not known yet.
+        facts: the lock's: digests of inventories and of their merged view; None where they are not known yet. Without
+            them a merged view of the cache is not taken: nothing says that it follows from the inventories.
 
     Raises:
         OfflineMissError, MissingError: the base is neither in the store nor in its registry.
@@ -122,8 +123,8 @@ def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Fa
     key = Digest.of(jsontext.dumps([SCHEMA, *layers]))
     wanted = None if facts is None else facts.base_tree
     inventories = None if facts is None else tuple(layer.inventory for layer in facts.base_layers)
-    known = context.cache.tree(key, wanted)
-    if known is not None and inventories in {None, known[0].inventories}:
+    known = None if wanted is None else context.cache.tree(key, wanted)
+    if known is not None and inventories == known[0].inventories:
         return known
     rows = take_inventories(context, manifest.layers, config.diff_ids, inventories, manifest.digest)
     digests = tuple(row.digest for row in rows)

@@ -43,6 +43,10 @@ class Crew(ThreadPoolExecutor):
         """The same task for those who work here: its `advance` raises a `StoppedError` when they are to end."""
         return _Watched(task, self._stop)
 
+    def stop(self) -> None:
+        """End whoever advances a watched task: nobody needs what it does any more."""
+        self._stop.set()
+
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None:

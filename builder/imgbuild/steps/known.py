@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 from imgbuild.content.changeset import LayerResult
 from imgbuild.errors import IntegrityError
 from imgbuild.model.oci import Descriptor
+from imgbuild.progress import SILENT
 from imgbuild.steps.crew import Crew
 from imgbuild.steps.memo import LayerMemo, recall, remember
 
@@ -39,6 +40,7 @@ class KnownLayers:
         self._expected = {} if stated is None else {row.name: row for row in stated.layers}
         self._blobs = blobs
         self._crew = Crew(context, 1)
+        self._watched = self._crew.watched(SILENT.task("", None))
         self._whole: dict[Digest, Future[bool]] = {}
         self._taken: set[Digest] = set()
 
@@ -52,6 +54,8 @@ class KnownLayers:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        # What is still being hashed is of no use to anybody.
+        self._crew.stop()
         self._crew.__exit__(kind, value, trace)
 
     def find(self, name: str, key: Digest) -> LayerResult | None:
@@ -65,7 +69,10 @@ class KnownLayers:
         if not self._blobs and self.inventory(name, result) is not None:
             return result
         whole = self._whole.get(row.digest)
-        if whole is None or (whole.done() and not whole.result()):
+        if whole is None:
+            return None
+        # What has to be read for want of its inventory must be whole before that.
+        if (whole.done() or self.inventory(name, result) is None) and not whole.result():
             return None
         self._taken.add(row.digest)
         return result
@@ -98,7 +105,9 @@ class KnownLayers:
     def _is_whole(self, row: ResultLayer) -> bool:
         try:
             # In place of a damaged copy the layer is written anew, and publishing replaces it (case C58).
-            self._context.store.verify(row.digest, row.size, subject=f"layer {row.digest}")
+            self._context.store.verify(
+                row.digest, row.size, subject=f"layer {row.digest}", advance=self._watched.advance
+            )
         except IntegrityError:
             return False
         return True

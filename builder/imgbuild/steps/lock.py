@@ -58,7 +58,10 @@ def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: 
 
 
 def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update: frozenset[str] = frozenset()) -> Lock:
-    """Resolve only: a lock without what assembling finds out. It raises as `make_lock`."""
+    """Resolve only: a lock without what assembling finds out, but for the facts of a base that stays what it was.
+
+    It raises as `make_lock`.
+    """
     definition = image.definition
     unknown = sorted(update - {BASE, *definition.sources})
     if unknown:
@@ -85,6 +88,8 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
             sources=sources,
             files=[],
         ),
+        # What was found out about the same base must come out again: only `--complete` may say something else.
+        facts=None if old is None or old.pins.base != base else old.facts,
     )
 
 

@@ -1,7 +1,8 @@
 """What this machine worked out before, kept in the cache under the digest of everything it follows from.
 
 A memo saves time and never decides: it is used only where the lock says the same, so that neither a damaged nor a
-forged one can change a digest. Anything that does not read as a memo is none.
+forged one can change a digest. While a lock is made, the lock before is what says it (SECURITY.md). Anything that does
+not read as a memo is none.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from imgbuild.digest import Digest
 from imgbuild.model.lockfile import LibraryFacts, TouchedFile
-from imgbuild.model.paths import show
+from imgbuild.model.paths import parents, show
 from imgbuild.model.receipt import SCHEMA, Receipt, ReceiptEntry
 
 if TYPE_CHECKING:
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 
 def receipt(image: str, base: Digest, before: dict[bytes, Node | None], tree: Tree) -> Receipt:
-    """The receipt for all touched paths; `before` has the base's node of each."""
-    entries = [
-        entry for path in sorted(before) if (entry := receipt_entry(path, before[path], tree.get(path))) is not None
-    ]
+    """The receipt for all touched paths; `before` has the base's node of each. What went with a folder is not in it."""
+    entries = []
+    for path in sorted(before):
+        new = tree.get(path)
+        if new is None and any(tree.get(above) is None for above in parents(path)):
+            continue
+        entry = receipt_entry(path, before[path], new)
+        if entry is not None:
+            entries.append(entry)
     return Receipt(schema=SCHEMA, image=image, base=base, entries=entries)
 
 

@@ -16,8 +16,8 @@ from imgbuild.content.wheel import open_member
 from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import DigestMismatchError, FactMismatchError, StepError, ToolError
 from imgbuild.model.lockfile import LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.steps.filecontent import FileContent
 from imgbuild.steps.memo import BlobMemo, recall, remember
-from imgbuild.steps.workspace import FileContent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

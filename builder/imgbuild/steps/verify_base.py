@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, judge, not_checked
+from imgbuild.progress import SILENT
 from imgbuild.steps.crew import Crew
 from imgbuild.steps.scanned import failed
 
@@ -35,6 +36,7 @@ class BaseBlobs:
         self._local = [layer for layer in layers if places.is_local(layer) or not places.repositories]
         self._remote = [layer for layer in layers if layer not in self._local]
         self._hashing = Crew(context, os.cpu_count() or 1)
+        self._watched = self._hashing.watched(SILENT.task("", None))
         self._asking = Crew(context, _REQUESTS)
 
     def __enter__(self) -> Self:
@@ -55,7 +57,8 @@ class BaseBlobs:
 
     def _hash(self, layer: Descriptor) -> Finding | None:
         try:
-            self._store.verify(layer.digest, layer.size, subject=f"base layer {layer.digest}")
+            subject = f"base layer {layer.digest}"
+            self._store.verify(layer.digest, layer.size, subject=subject, advance=self._watched.advance)
         except UNREADABLE as error:
             return failed("base.blob", error, hint=_BASE_HINT)
         return None

@@ -259,8 +259,14 @@ class _Gate:
         check, where = self._check("process"), f"{len(order)} files in order"
         if process.absent:
             absent = ", ".join(map(show, process.absent))
-            return [judge(check, where, ok=False, expected="each is an ELF file", actual=f"absent: {absent}")]
+            text = "each is an ELF file of the image's machine"
+            return [judge(check, where, ok=False, expected=text, actual=f"absent: {absent}")]
         copies = [path for path in process.loaded if path in {target, *others}]
+        failed = [(path, name) for path, name in process.failed if name not in self._library.provided]
+        if copies == [target] and failed:
+            names = "; ".join(f"{show(path)} needs {name}, which is not in the image" for path, name in failed[:3])
+            reason = f"{names}: opening ends there, unless the host brings it; then name it as `provided`"
+            return [not_checked(check, where, reason)]
         if copies == [target] and process.doubts:
             doubts = "; ".join(f"{show(load.path)} needs {load.needed}: {load.doubt}" for load in process.doubts[:3])
             return [not_checked(check, where, doubts)]

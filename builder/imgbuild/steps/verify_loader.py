@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from imgbuild.model.oci import ImageConfig
     from imgbuild.steps.view import View
 
+_BITS = 64
 _CACHE = b"etc/ld.so.cache"
 _BY_CACHE = {"ld.so.cache", "ld.so.conf", "default"}
 """The rules whose answer rests on the cache, by what it lists or by what it does not."""
@@ -98,6 +99,11 @@ class Search:
             trail=found.steps,
         )
 
+    def can_load(self, path: bytes) -> bool:
+        """Whether the file at a real path is one that the linker of the machine loads."""
+        elf = self._view.elf(path)
+        return elf is not None and elf.machine == self._machine and elf.bits == _BITS
+
     def loads(self, soname: str, prefix: bytes, copies: Collection[bytes]) -> Iterator[Load]:
         """Every NEEDED of every file of the machine that asks for a library, or that leads to a copy of it.
 
@@ -123,7 +129,13 @@ class Search:
                         yield load
 
     def _names(self, copies: Collection[bytes]) -> set[bytes]:
+        """What may lead to a copy without a slash: file and link names, names of the cache, and SONAMEs."""
         names = {path.rpartition(b"/")[2] for path in copies}
+        if self._cache is not None:
+            names |= self._cache.names_of(lambda path: self._view.resolve(path) in copies)
+        for elf in map(self._view.elf, copies):
+            if elf is not None and elf.soname is not None:
+                names.add(elf.soname.encode("utf-8", "backslashreplace"))
         for path, _ in self._view.tree.marked(LINK):
             found = self._view.tree.resolve(path)
             if found is not None and found[0] in copies:

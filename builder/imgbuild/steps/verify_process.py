@@ -29,13 +29,16 @@ class Process:
         loaded: real paths of all files, each with those because of which it was loaded, the nearest first.
         answers: the real path that a file got for a name that it needs; None where it got nothing.
         doubts: searches whose answer is in doubt.
-        absent: files of the order that are not there, or no ELF files.
+        absent: files of the order that are not there, or that the linker cannot load.
+        failed: names that lead nowhere, each with the file that needs it: opening ends there, unless the host brings
+            what is needed.
     """
 
     loaded: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
     answers: dict[tuple[bytes, str], bytes | None] = field(default_factory=dict)
     doubts: list[Load] = field(default_factory=list)
     absent: list[bytes] = field(default_factory=list)
+    failed: list[tuple[bytes, str]] = field(default_factory=list)
 
 
 def open_in_order(view: View, search: Search, order: Iterable[bytes]) -> Process:
@@ -44,7 +47,7 @@ def open_in_order(view: View, search: Search, order: Iterable[bytes]) -> Process
     names: dict[str, bytes] = {}
     for path in order:
         real = view.resolve(path)
-        if real is None or view.elf(real) is None:
+        if real is None or not search.can_load(real):
             process.absent.append(path)
         elif real not in process.loaded:
             _open(view, search, process, names, real)
@@ -58,7 +61,9 @@ def _open(view: View, search: Search, process: Process, names: dict[str, bytes],
         path = waiting.popleft()
         elf, chain = view.elf(path), process.loaded[path]
         for needed in elf.needed if elf is not None else ():
-            there = names.get(needed)
+            # What a name with a slash or a token leads to depends on who asks.
+            plain = not {"/", "$"} & set(needed)
+            there = names.get(needed) if plain else None
             if there is None:
                 load = search.load(path, needed, loaders=chain)
                 there = load.provider
@@ -66,8 +71,10 @@ def _open(view: View, search: Search, process: Process, names: dict[str, bytes],
                     process.doubts.append(load)
             process.answers[path, needed] = there
             if there is None:
+                process.failed.append((path, needed))
                 continue
-            names.setdefault(needed, there)
+            if plain:
+                names.setdefault(needed, there)
             if there not in process.loaded:
                 _keep(view, process, names, there, (path, *chain))
                 waiting.append(there)

@@ -7,7 +7,6 @@ itself (C07).
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING
@@ -19,43 +18,21 @@ from imgbuild.content.changeset import BytesContent, Change, ChangeType
 from imgbuild.content.elf import is_elf, read_elf
 from imgbuild.content.inventory import ElfRecord, elf_record
 from imgbuild.content.node import Node
-from imgbuild.digest import Digest, VerifiedReader
-from imgbuild.errors import ArchiveError, DigestMismatchError, FactMismatchError, InternalError, StepError
+from imgbuild.digest import Digest
+from imgbuild.errors import ArchiveError, FactMismatchError, InternalError, StepError
 from imgbuild.model.image import FORMAT
 from imgbuild.model.lockfile import ABSENT, FileStates
 from imgbuild.model.paths import parent, parents, show
+from imgbuild.steps.filecontent import FileContent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from imgbuild.content.changeset import Content
-    from imgbuild.content.inventory import Entry, Inventory
+    from imgbuild.content.inventory import Inventory
     from imgbuild.content.tree import Tree
-    from imgbuild.digest import Readable
 
 _MOVED = "is the path right? if it was, the base has moved: see what it has there now, and correct the step"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileContent:
-    """A large file on disk. That it has its digest is found out when it is read to its end, not before."""
-
-    path: Path
-    size: int
-    digest: Digest
-    check: Callable[[], None]
-    """Reads the file anew; a `DigestMismatchError` if it is damaged, which is then put out of the way."""
-
-    @contextlib.contextmanager
-    def open(self) -> Iterator[Readable]:
-        """The bytes; at their end all are checked."""
-        with self.path.open("rb") as file:
-            try:
-                yield VerifiedReader(file, self.digest, self.size, subject=str(self.path))
-            except DigestMismatchError:
-                self.check()
-                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +72,7 @@ class Workspace:
         self._layer = first_layer - 1
         self._expected = expected
         self._contents: dict[str, Content] = {}
+        self._elves: dict[str, tuple[ElfRecord | None, str | None]] = {}
         self._original: dict[bytes, Node | None] = {}
 
     def begin_layer(self) -> None:
@@ -156,7 +134,7 @@ class Workspace:
         self._make_parents(real, attributes, where=where)
         self._touch(real)
         self._contents[digest.encoded] = content
-        elf, problem = self._elf(content, show(real))
+        elf, problem = self._elves[digest.encoded] = self._elf(content, show(real))
         node = Node(
             type="file",
             mode=attributes.mode,
@@ -281,8 +259,11 @@ class Workspace:
         files = {change.path: content for change in changes if isinstance(content := change.content, FileContent)}
         for entry in inventory.entries if files else ():
             content = files.get(entry.path_bytes)
-            node = self.tree.get(entry.path_bytes) if content is not None else None
-            if content is None or node is None or _facts(entry) == _facts(node):
+            if content is None:
+                continue
+            elf = None if entry.elf is None else replace(entry.elf, texts=())
+            known = (content.digest.encoded, content.size, *self._elves[content.digest.encoded])
+            if (entry.sha256, entry.size, elf, entry.elf_problem) == known:
                 continue
             content.check()
             raise InternalError(
@@ -307,7 +288,7 @@ class Workspace:
                 change.mtime,
                 change.link.hex(),
                 [[name, value.hex()] for name, value in change.xattrs],
-                None if change.content is None else self._existing(change.path).sha256,
+                change.sha256,
             ]
             for change in changes
         ]
@@ -331,6 +312,7 @@ class Workspace:
             link=node.link,
             xattrs=node.xattrs,
             content=self._contents[str(node.sha256)] if node.type == "file" else None,
+            sha256=node.sha256 if node.type == "file" else None,
         )
 
     def _make_parents(self, path: bytes, attributes: Attributes, *, where: str) -> None:
@@ -360,7 +342,7 @@ class Workspace:
             self.before[path] = kept
 
     def _elf(self, content: Content, subject: str) -> tuple[ElfRecord | None, str | None]:
-        with content.path.open("rb") if isinstance(content, FileContent) else content.open() as stream:
+        with content.file() if isinstance(content, FileContent) else content.open() as stream:
             if not is_elf(stream.read(4)):
                 return None, None
             try:
@@ -386,8 +368,3 @@ def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str
         where=f"step {step}",
         hint="was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew",
     )
-
-
-def _facts(file: Entry | Node) -> tuple[object, ...]:
-    elf = None if file.elf is None else replace(file.elf, texts=())
-    return file.sha256, file.size, elf, file.elf_problem

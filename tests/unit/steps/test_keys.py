@@ -27,11 +27,9 @@ def layer_key(*changes: Change, data: bytes = b"data", epoch: int = EPOCH) -> Di
     """The key of a layer whose files all have the same bytes."""
     made = Workspace(Tree(), lambda _node, _name: b"", epoch=epoch, first_layer=0, expected=None)
     made.begin_layer()
-    contents = BytesContent(data=data)
-    for change in changes:
-        made.write_bytes(change.path, data, Attributes(mode=0o644), where="test")
+    filled: dict[str, Any] = {"content": BytesContent(data=data), "sha256": Digest.of(data).encoded}
     return made.layer_key(
-        tuple(replace(change, content=contents) if change.type is ChangeType.FILE else change for change in changes)
+        tuple(replace(change, **filled) if change.type is ChangeType.FILE else change for change in changes)
     )
 
 
@@ -76,7 +74,22 @@ def test_content_epoch_format_and_number_of_changes_are_in_the_key_of_a_layer(mo
 
 def test_no_field_of_a_change_is_without_a_row() -> None:
     # The content has its own test: it stands in the key by its digest.
-    assert {field for field, _, _ in LAYER_ROWS.values()} == {field.name for field in fields(Change)} - {"content"}
+    without = {field.name for field in fields(Change)} - {"content", "sha256"}
+    assert {field for field, _, _ in LAYER_ROWS.values()} == without
+
+
+def test_the_key_of_a_layer_has_what_it_writes_and_not_what_a_later_one_makes_of_it() -> None:
+    keys = []
+    for first in (b"one", b"two"):
+        made = Workspace(Tree(), lambda _node, _name: b"", epoch=EPOCH, first_layer=0, expected=None)
+        made.begin_layer()
+        made.write_bytes(b"a", first, Attributes(mode=0o644), where="test")
+        changes = made.finish_layer()
+        made.begin_layer()
+        made.write_bytes(b"a", b"last", Attributes(mode=0o644), where="test")
+        made.finish_layer()
+        keys.append(made.layer_key(changes))
+    assert keys[0] != keys[1]
 
 
 JOB = CompileJob(
