@@ -125,3 +125,15 @@ def test_what_hides_a_directory_is_said(tiny: Tiny, capsys: pytest.CaptureFixtur
 def test_a_relative_path_is_refused(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(tiny, "opt/x") == 2
     assert "is not an absolute path" in capsys.readouterr().err
+
+
+def test_links_on_the_way_are_followed_as_they_are_and_a_circle_ends(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    links = {"l1": "data/deep", "q": "l1/../x", "round": "trip", "trip": "round"}
+    tiny.base = [*tiny.base, files({"data/deep/y": b"1", "data/x": b"2"}, links=links)]
+    relock(tiny, "base")
+    found = explained(tiny, capsys, "/q")
+    assert found["links"] == ["/q -> l1/../x", "/l1 -> data/deep"]
+    assert found["real"] == "/data/x"
+    assert explained(tiny, capsys, "/round")["links"] == ["/round -> trip", "/trip -> round"]

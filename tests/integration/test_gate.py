@@ -286,13 +286,36 @@ def test_a_line_of_a_path_file_that_begins_with_import_is_named(tiny: Tiny, line
     "path",
     [
         f"{SITE}/sitecustomize.py",
-        f"{SITE}/usercustomize/__init__.py",
+        f"{SITE}/sitecustomize.cpython-312-aarch64-linux-gnu.so",
+        "usr/lib/python3.12/sitecustomize.py",
+        "usr/lib/python3/dist-packages/usercustomize.py",
+        "root/.local/lib/python3.12/site-packages/usercustomize.py",
         f"{SITE.rpartition('/')[0]}/sitecustomize.pyc",
         "opt/tiny/usercustomize.py",
     ],
 )
 def test_a_module_that_every_start_imports_is_named(tiny: Tiny, path: str) -> None:
     assert startup(tiny, files({path: b"1\n"}))[2].endswith(f": /{path}")
+
+
+def test_a_package_that_every_start_imports_is_named(tiny: Tiny) -> None:
+    assert startup(tiny, files({f"{SITE}/usercustomize/__init__.py": b"1\n"}))[2].endswith(f": /{SITE}/usercustomize")
+
+
+def test_a_module_behind_a_link_is_named(tiny: Tiny) -> None:
+    links = {"usr/lib/python3.12/sitecustomize.py": "/etc/python3.12/sitecustomize.py"}
+    layer = files({"etc/python3.12/sitecustomize.py": b"1\n"}, links=links)
+    assert startup(tiny, layer)[2].endswith(": /usr/lib/python3.12/sitecustomize.py")
+
+
+def test_a_module_in_a_folder_that_a_path_file_names_is_named(tiny: Tiny) -> None:
+    found = startup(tiny, files({f"{SITE}/a.pth": b"\xef\xbb\xbf/opt/more\n", "opt/more/sitecustomize.py": b"1\n"}))
+    assert found[2].endswith(": /opt/more/sitecustomize.py")
+
+
+def test_a_relative_item_of_the_python_path_is_named(tiny: Tiny) -> None:
+    tiny.image = {**tiny.image, "config": {"env": {"PYTHONPATH": ".:/opt/tiny"}}}
+    assert "working directory" in startup(tiny)[2]
 
 
 def test_a_path_file_elsewhere_is_not_read_by_python(tiny: Tiny) -> None:

@@ -34,7 +34,7 @@ def command(image: str, path: str, *, settings: Settings) -> int:
     the packages that claim it. For a library: every file that asks for it, by which rule the linker finds what that
     loads, and, with -v, where it looked before.
 
-    The image need not have been built, but its lock must be current. Exit code 1: nothing is there.
+    It must have been locked or built on this machine, and its lock be current. Exit code 1: nothing is there.
     """
     from imgbuild.cli.results import TOOL  # noqa: PLC0415 - imported when used
     from imgbuild.cli.results_explain import ExplainDocument  # noqa: PLC0415

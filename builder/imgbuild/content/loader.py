@@ -16,8 +16,8 @@ NOT modelled, so a real process can differ:
 - DT_RPATH of the files that loaded the consumer, where `loaders` does not name them, and of the program.
 - what is already loaded: a library whose SONAME or path is in the process is not searched again (LD_PRELOAD,
   /etc/ld.so.preload, `dlopen` with a path, an earlier consumer), and LD_AUDIT, DT_FILTER, DT_AUXILIARY.
-- DF_1_NODEFLIB; that LD_LIBRARY_PATH is ignored in
-  set-user-ID programs; `$ORIGIN` in LD_LIBRARY_PATH, which is the program's, is taken as the consumer's.
+- DF_1_NODEFLIB; that LD_LIBRARY_PATH is ignored in set-user-ID programs; `$ORIGIN` in LD_LIBRARY_PATH, which is the
+  program's, is taken as the consumer's.
 - musl's linker, which has other rules.
 The default directories are the union of what Debian's and Red Hat's builds of glibc have built in.
 """

@@ -19,10 +19,10 @@ ELF = 1
 """A regular file with ELF facts, or that begins like ELF."""
 LINK = 2
 """A symbolic link."""
-ARCHIVE = 8
-"""A regular file, an archive that seems to hold a library of the families."""
 DIST_INFO = 4
 """A directory that says what a Python distribution installed."""
+ARCHIVE = 8
+"""A regular file, an archive that seems to hold a library of the families."""
 
 
 class Unread(Protocol):

@@ -7,17 +7,15 @@ came through a link in its parents is not recognised as one for this path.
 
 from __future__ import annotations
 
-import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.changeset import LayerResult
 from imgbuild.content.packages import owners
 from imgbuild.digest import Digest
 from imgbuild.errors import MissingError
 from imgbuild.model.oci import Descriptor, ImageConfig
-from imgbuild.model.paths import image_path, parents, show
+from imgbuild.model.paths import image_path, parent, parents, show
 from imgbuild.steps.base import machine_of, open_base
 from imgbuild.steps.layers import read_layer
 from imgbuild.steps.lock import check_fresh
@@ -96,7 +94,7 @@ class Explanation:
 
 
 def explain(context: Context, image: ImageInput, lock: Lock, path: str) -> Explanation:
-    """Explain a path of the image that a lock pins; it need not have been built, but its layers must be known here.
+    """Explain a path of the image that a lock pins. Its layers must be known here, by `imgbuild lock` or a build.
 
     Raises:
         StepError: `path` is none in an image.
@@ -150,23 +148,26 @@ def _names(base: Base, rows: list[ResultLayer]) -> list[LayerName]:
 
 
 def _links(view: View, path: bytes) -> Iterator[str]:
-    """The links on the way, as far as they lead."""
-    left = DEFAULT_LIMITS.link_hops
-    parts = path.split(b"/")
-    here = b""
-    while parts and left:
-        place = here + b"/" + parts[0] if here else parts[0]
-        parts = parts[1:]
+    """The links on the way, each once, as far as they lead."""
+    here, seen = b"", set()
+    parts = [part for part in reversed(path.split(b"/")) if part]
+    while parts:
+        part = parts.pop()
+        if part in {b".", b".."}:
+            here = parent(here) if part == b".." else here
+            continue
+        place = here + b"/" + part if here else part
         node = view.tree.get(place)
         if node is None or node.type != "symlink":
             here = place
             continue
-        left -= 1
+        if place in seen:
+            return
+        seen.add(place)
         yield f"{show(place)} -> {show(node.link)[1:]}"
-        target = node.link if node.link.startswith(b"/") else here + b"/" + node.link
-        real = posixpath.normpath(b"/" + target.lstrip(b"/")).lstrip(b"/")
-        parts = [*(real.split(b"/") if real else []), *parts]
-        here = b""
+        if node.link.startswith(b"/"):
+            here = b""
+        parts.extend(part for part in reversed(node.link.split(b"/")) if part)
 
 
 def _history(

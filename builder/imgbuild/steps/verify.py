@@ -88,7 +88,8 @@ def verify(
         lock: its lock.
         descriptor: the manifest to verify.
         base: the lock's base, where the caller has read it already.
-        scans: what the added layers are by their bytes, where the caller has just read them; else they are read.
+        scans: what the added layers are, where the caller has read or written them, or will ask `KnownLayers` whether
+            they are whole; else they are read.
         ask: whether registries are asked for the base's blobs; not where they are going to be mounted from there.
 
     Raises:
