@@ -47,6 +47,8 @@ class BaseBlobs:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
     ) -> None:
+        if kind is not None:
+            self._hashing.stop()
         self._asking.__exit__(kind, value, trace)
         self._hashing.__exit__(kind, value, trace)
 
