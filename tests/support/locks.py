@@ -134,6 +134,7 @@ FACTS = builds(
     base_layers=lists(
         builds(LockedLayer, digest=DIGESTS, media_type=TEXTS, size=SIZES, diff_id=DIGESTS, inventory=DIGESTS)
     ),
+    base_tree=DIGESTS,
     touched=lists(
         builds(
             TouchedFile,
