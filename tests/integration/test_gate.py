@@ -349,7 +349,7 @@ def test_another_copy_may_be_accepted(tiny: Tiny) -> None:
 
 def test_a_plugin_with_symbols_of_its_own_is_no_copy(tiny: Tiny) -> None:
     assert (
-        gate(tiny, files({"opt/x/libnccl-net.so": library("6", soname=None, exports=("ncclNetPlugin_v8",))})) == set()
+        gate(tiny, files({"opt/x/libnccl-net.so": shared_object(soname=None, exports=("ncclNetPlugin_v8",))})) == set()
     )
 
 
