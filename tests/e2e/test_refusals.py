@@ -1056,7 +1056,8 @@ def test_C58_a_library_whose_facts_are_not_those_in_its_known_layer_is_found_dam
 def test_a_full_disk_under_the_cache_is_refused_and_nothing_changes(
     free: int, tiny: Tiny, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("inventories", "trees", "results", "git"):
+    tiny.forget_base()
+    for name in ("results", "git"):
         shutil.rmtree(tiny.cache_path / name)
     with nearly_full(tiny.cache_path, free):
         wanted = Refusal(exit_code=5, code="STORAGE", says=(str(tiny.cache_path), "the disk is full"))

@@ -252,7 +252,8 @@ def test_with_published_inventories_another_machine_does_not_read_the_base(remot
     second = tmp_path / "second"
     wheels = {path.name for path in remote.tiny.cache_path.glob("blobs/sha256/*")}
     assert wheels
-    shutil.copytree(remote.tiny.cache_path, second, ignore=shutil.ignore_patterns("inventories", "trees"))
+    base_tree = locked(remote.tiny)["facts"]["base_tree"].partition(":")[2]
+    shutil.copytree(remote.tiny.cache_path, second, ignore=shutil.ignore_patterns("inventories", base_tree))
     code, built = remote.run("build", "tiny", "--push", f"{remote.host}/llm/tiny", cache=second)
     assert code == 0, built
     assert built["manifest"] == locked(remote.tiny)["result"]["manifest"]

@@ -83,5 +83,5 @@ def forget_derived(cache: Path, lock: Lock) -> None:
     for path in (cache / "blobs" / "sha256").iterdir():
         if path.name not in wheels:
             path.unlink()
-    for name in ("inventories", "trees", "results", "spool"):
+    for name in ("inventories", "results", "spool"):
         shutil.rmtree(cache / name, ignore_errors=True)

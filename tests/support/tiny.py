@@ -298,8 +298,10 @@ class Tiny:
 
     def forget_base(self) -> None:
         """Take what was found out about the base out of the cache; small files of it stay."""
-        for name in ("inventories", "trees"):
-            shutil.rmtree(self.cache_path / name)
+        shutil.rmtree(self.cache_path / "inventories")
+        facts = self.lock().facts
+        assert facts is not None
+        self.context().cache.path(facts.base_tree).unlink()
 
     def keep_wheels(self) -> dict[str, tuple[str, bytes]]:
         """The two wheels of the sources; put into the cache by digest, as a download would."""

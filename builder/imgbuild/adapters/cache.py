@@ -1,8 +1,7 @@
 """The cache: what can be made or fetched again, by digest, outside of the store. Never required.
 
-What is asked for by digest is checked. What is found by a name of ours (inventories and merged views where no lock has
-their digest, memos, uploads that had begun) is as trustworthy as whoever can write here: keep others from it
-(SECURITY.md).
+What is asked for by digest is checked. What is found by a name of ours (inventories where no lock has their digest,
+memos, uploads that had begun) is as trustworthy as whoever can write here: keep others from it (SECURITY.md).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.inventory import Inventory
 from imgbuild.content.treefile import TreeFile
 from imgbuild.digest import Digest
-from imgbuild.errors import ArchiveError, DocumentError, ImgbuildError, UsageError
+from imgbuild.errors import DocumentError, ImgbuildError, UsageError
 
 if TYPE_CHECKING:
     from imgbuild.ledger import Ledger
@@ -104,36 +103,18 @@ class Cache(BlobFolder):
         self.ledger.written(self.place, len(raw))
         return digest
 
-    def tree(self, key: Digest, expected: Digest | None = None) -> tuple[TreeFile, Digest] | None:
-        """The merged view that was kept under a key (the digest of the layers), and its digest.
+    def tree(self, expected: Digest) -> TreeFile | None:
+        """The merged view of a base, by its digest; it was put here as a blob.
 
-        With `expected`, only one with that digest.
+        None where it is not here or cannot be used: it is made again then, and that refuses what has another digest.
         """
-        for path in sorted(self._trees.glob(f"{key.encoded}.*")):
-            raw = _read(path, _INVENTORY_BYTES)
-            if raw is None:
-                continue
-            digest = Digest.of(raw)
-            self.ledger.read(self.place, len(raw))
-            if path.suffix[1:] != digest.encoded:
-                remove(path)
-            elif expected in {None, digest}:
-                try:
-                    return TreeFile(raw, subject=str(path)), digest
-                except ArchiveError:
-                    remove(path)
-        return None
-
-    def keep_tree(self, key: Digest, raw: bytes) -> Digest:
-        """Write a merged view, in place of another one of the same layers; returns its digest."""
-        digest = Digest.of(raw)
-        target = self._trees / f"{key.encoded}.{digest.encoded}"
-        write_file(target, raw)
-        self.ledger.written(self.place, len(raw))
-        for path in self._trees.glob(f"{key.encoded}.*"):
-            if path != target:
-                remove(path)
-        return digest
+        if not self.has(expected):
+            return None
+        subject = f"merged view {expected}"
+        try:
+            return TreeFile(self.read(expected, subject=subject, max_bytes=_INVENTORY_BYTES), subject=subject)
+        except ImgbuildError:
+            return None
 
     def result(self, key: Digest) -> bytes | None:
         """The small record kept under a key (the digest of all inputs of some work), or None."""
@@ -154,10 +135,6 @@ class Cache(BlobFolder):
     def folder(self, name: str) -> Path:
         """A folder for what is not addressed by digest (tools, bare repositories, spool files)."""
         return self.root / name
-
-    @property
-    def _trees(self) -> Path:
-        return self.root / "trees"
 
     @property
     def _inventories(self) -> Path:

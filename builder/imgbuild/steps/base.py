@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from imgbuild import jsontext
 from imgbuild.content.packages import distributions
 from imgbuild.content.packagetable import dump_packages, load_packages
 from imgbuild.content.tree import Tree
-from imgbuild.content.treefile import SCHEMA, TreeFile, dump_tree
-from imgbuild.digest import Digest
+from imgbuild.content.treefile import TreeFile, dump_tree
 from imgbuild.errors import FactMismatchError, LayoutError, MissingError
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 from imgbuild.model.paths import show
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
     from imgbuild.content.inventory import Inventory
     from imgbuild.content.packages import Parsed
+    from imgbuild.digest import Digest
     from imgbuild.model.lockfile import Facts, LockedBase
     from imgbuild.steps.context import Context
 
@@ -119,20 +118,18 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts 
 
 def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
     """The merged view of the base's layers: from the cache, else from their inventories."""
-    layers = [[str(layer.digest), layer.size, str(diff_id)] for layer, diff_id in _pairs(manifest, config)]
-    key = Digest.of(jsontext.dumps([SCHEMA, *layers]))
     wanted = None if facts is None else facts.base_tree
     inventories = None if facts is None else tuple(layer.inventory for layer in facts.base_layers)
-    known = None if wanted is None else context.cache.tree(key, wanted)
-    if known is not None and inventories == known[0].inventories:
-        return known
+    known = None if wanted is None else context.cache.tree(wanted)
+    if known is not None and wanted is not None and inventories == known.inventories:
+        return known, wanted
     rows = take_inventories(context, manifest.layers, config.diff_ids, inventories, manifest.digest)
     digests = tuple(row.digest for row in rows)
     rows.reverse()
     # Each is let go of when it is in the tree: together they take as much memory as that.
     tree = merge(rows.pop().inventory for _ in range(len(rows)))
     raw = b"".join(dump_base(context, manifest.layers, tree, digests))
-    digest = context.cache.keep_tree(key, raw)
+    digest, _ = context.cache.put([raw])
     if wanted is not None and digest != wanted:
         raise FactMismatchError(
             "merged view of the base",
@@ -143,10 +140,6 @@ def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Fa
             hint="the layers are right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
         )
     return TreeFile(raw, subject="merged view of the base"), digest
-
-
-def _pairs(manifest: Manifest, config: ImageConfig) -> Iterable[tuple[Descriptor, Digest]]:
-    return zip(manifest.layers, config.diff_ids, strict=True)
 
 
 def read_config(context: Context, manifest: Manifest) -> ImageConfig:
