@@ -270,16 +270,20 @@ def startup(tiny: Tiny, *layers: list[Change]) -> tuple[str, bool, str]:
     return found.verdict.value, found.required, found.reason or ""
 
 
-@pytest.mark.parametrize("text", ["/opt/more\n", "# import x\n", "", " import x\n", "importer\n"])
+@pytest.mark.parametrize("text", ["/opt/more\n", "# import x\n", "", "importer\n"])
 def test_a_path_file_that_only_names_folders_runs_nothing(tiny: Tiny, text: str) -> None:
     assert startup(tiny, files({f"{SITE}/a.pth": text.encode()}))[0] == "match"
 
 
-@pytest.mark.parametrize("line", ["import evil; evil.load()", "import\tevil"])
+@pytest.mark.parametrize("line", ["import evil; evil.load()", "import\tevil", "  import evil"])
 def test_a_line_of_a_path_file_that_begins_with_import_is_named(tiny: Tiny, line: str) -> None:
     verdict, required, reason = startup(tiny, files({f"{SITE}/a.pth": f"/opt\n{line}\n".encode()}))
     assert (verdict, required) == ("not-checked", False)
     assert f"/{SITE}/a.pth" in reason
+
+
+def test_a_file_of_entry_points_is_named(tiny: Tiny) -> None:
+    assert startup(tiny, files({f"{SITE}/a.start": b"evil:load\n"}))[2].endswith(f": /{SITE}/a.start")
 
 
 @pytest.mark.parametrize(
@@ -319,7 +323,12 @@ def test_a_relative_item_of_the_python_path_is_named(tiny: Tiny) -> None:
 
 
 def test_a_path_file_elsewhere_is_not_read_by_python(tiny: Tiny) -> None:
-    hidden = {f"{SITE}/.a.pth": b"import x\n", "opt/tiny/b.pth": b"import x\n", "srv/sitecustomize.py": b""}
+    hidden = {
+        f"{SITE}/.a.pth": b"import x\n",
+        f"{SITE}/.a.start": b"x:y\n",
+        "opt/tiny/b.pth": b"import x\n",
+        "srv/sitecustomize.py": b"",
+    }
     assert startup(tiny, files(hidden))[0] == "match"
 
 

@@ -1,8 +1,9 @@
 """Files of an image that Python runs at every start, before anything that one asked for (step 9).
 
-`site` of the standard library runs the lines of `*.pth` in site folders that begin with `import`, and imports
-`sitecustomize` and `usercustomize` from wherever the import path has them. Any of them may load a library first, or
-change where others are found. What they do is not looked at: they are named.
+`site` of the standard library runs the lines of `*.pth` in site folders that begin with `import`, from 3.15 on indented
+ones too and what `*.start` names (PEP 829), and imports `sitecustomize` and `usercustomize` from wherever the import
+path has them. Any of them may load a library first, or change where others are found. What they do is not looked at:
+they are named, whichever Python the image has.
 """
 
 from __future__ import annotations
@@ -57,14 +58,17 @@ def _import_paths(view: View) -> tuple[list[bytes], list[bytes]]:
 
 
 def _path_files(view: View, sites: list[bytes], places: list[bytes]) -> Iterator[str]:
-    """The `.pth` files that run something; the folders that they name are added to the places."""
+    """The `.pth` and `.start` files that run something; the folders that they name are added to the places."""
     for site in sites:
         for name in view.listdir(site):
+            path = site + b"/" + name
+            if name.endswith(b".start") and not name.startswith(b"."):
+                yield show(path)
             if not name.endswith(b".pth") or name.startswith(b"."):
                 continue
-            path = site + b"/" + name
             text = (view.read(path) or b"").decode("utf-8-sig", "backslashreplace")
-            lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+            lines = [line.strip() for line in text.splitlines()]
+            lines = [line for line in lines if line and not line.startswith("#")]
             folders = [line for line in lines if not line.startswith(("import ", "import\t"))]
             for folder in folders:
                 raw = folder.encode("utf-8", "backslashreplace")
