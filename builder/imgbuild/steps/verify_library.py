@@ -34,10 +34,11 @@ from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import LockedMember
-from imgbuild.model.paths import image_path, parent, show
+from imgbuild.model.paths import image_path, show
 from imgbuild.steps.base import machine_of
+from imgbuild.steps.verify_copies import Copies
 from imgbuild.steps.verify_loader import Search, needs
-from imgbuild.steps.verify_process import Process, open_in_order
+from imgbuild.steps.verify_process import open_in_order
 from imgbuild.steps.view import digest_of_node
 
 _NO_CONSUMERS = 'if that is so by design, say `consumers = "none"` in the definition'
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from imgbuild.model.lockfile import Lock
     from imgbuild.model.oci import ImageConfig
     from imgbuild.steps.verify_loader import Load
+    from imgbuild.steps.verify_process import Process
     from imgbuild.steps.view import View
 
 
@@ -67,11 +69,6 @@ class _Gate:
         self._lock = lock
         self._machine = machine_of(lock.platform)
         self._search = Search(view, self._machine, config)
-        self._stem = library.soname.partition(".so")[0].encode() + b".so"
-        self._accepted = {image_path(item.path, where=name): item.reason for item in library.accept}
-        self._used: set[bytes] = set()
-        self._opened = Process()
-        self._advice = f"remove it, or accept it under [[library.{name}.accept]] with a reason"
 
     def findings(self) -> list[Finding]:
         target = self._view.resolve(image_path(self._library.path, where=self._name))
@@ -101,12 +98,14 @@ class _Gate:
                 ]
             )
         found.extend(self._strings(target, node))
-        others = self._others(target, node)
-        process = self._process(target, others)
-        found.extend([*self._providers(target, others), *self._consumers(target, others), self._folder(target)])
-        found.extend(process)
-        found.extend([*self._unreadable(), *self._inside(target, others), *self._archives()])
-        found.extend(self._unused())
+        copies = Copies(self._view, self._name, self._library, target, node)
+        found.extend(copies.findings())
+        order = [image_path(path, where=self._name) for path in self._library.load_order]
+        process = open_in_order(self._view, self._search, order)
+        found.extend(self._consumers(target, copies, process))
+        if order:
+            found.append(self._process(target, copies, process))
+        found.extend(copies.unused())
         return found
 
     def _check(self, what: str) -> str:
@@ -184,46 +183,8 @@ class _Gate:
             for text, there in found
         ]
 
-    def _others(self, target: bytes, node: Node) -> list[bytes]:
-        """Real paths of all files that are, by their facts or their name, another copy of the library."""
-        own = node.elf.exports if node.elf is not None else ()
-        symbols = {self._library.symbol, *(name for name in own if name.startswith(tuple(self._library.prefixes)))}
-        return [
-            path
-            for path, other in self._view.elf_files
-            if path != target
-            and other.elf is not None
-            and (
-                other.elf.soname == self._library.soname
-                or path.rpartition(b"/")[2].startswith(self._stem)
-                or not symbols.isdisjoint(other.elf.exports)
-            )
-        ]
-
-    def _providers(self, target: bytes, others: list[bytes]) -> list[Finding]:
-        check, found = self._check("provider"), []
-        if not self._library.symbol.startswith(SYMBOL_FAMILIES):
-            reason = f"inventories keep symbols of {', '.join(SYMBOL_FAMILIES)} only, not {self._library.symbol}"
-            found.append(not_checked(check, show(target), reason))
-        for path in others:
-            digest = digest_of_node(self._view.tree.get(path))
-            if path in self._accepted:
-                self._used.add(path)
-                expected, reason = "accepted in the definition", self._accepted[path]
-            else:
-                expected, reason = f"no other {self._library.soname} than {show(target)}", self._advice
-            found.append(
-                judge(check, show(path), path in self._accepted, expected=expected, actual=digest, reason=reason)
-            )
-        if not found:
-            only = f"the only {self._library.soname}"
-            found.append(judge(check, show(target), ok=True, expected=only, actual=only))
-        return found
-
-    def _consumers(self, target: bytes, others: list[bytes]) -> list[Finding]:
-        accepted = {self._view.resolve(path) for path in self._accepted} - {None}
-        copies = {target, *others, *(path for path in accepted if path is not None)}
-        loads = list(self._search.loads(self._library.soname, self._stem, copies))
+    def _consumers(self, target: bytes, copies: Copies, process: Process) -> list[Finding]:
+        loads = list(self._search.loads(self._library.soname, copies.stem, {target, *copies.known()}))
         check = self._check("consumer")
         expects_none = self._library.consumers == "none"
         if not loads and not expects_none:
@@ -235,108 +196,38 @@ class _Gate:
             count = len({load.path for load in loads})
             actual = f"{count} do, the first {show(loads[0].path)}" if loads else text
             found.append(judge(check, show(target), not loads, expected=text, actual=actual))
-        return [*found, *(self._consumer(target, load) for load in loads)]
+        return [*found, *(self._consumer(target, load, copies, process) for load in loads)]
 
-    def _consumer(self, target: bytes, load: Load) -> Finding:
+    def _consumer(self, target: bytes, load: Load, copies: Copies, process: Process) -> Finding:
         check, where = self._check("consumer"), show(load.path)
         ok, reason = load.provider == target and load.doubt is None, f"{load.needed} is found by {load.rule}"
-        if not ok and self._opened.answers.get((load.path, load.needed)) == target:
+        if not ok and process.answers.get((load.path, load.needed)) == target:
             ok, reason = True, "by then the process has loaded it: load_order in the definition"
-        elif not ok and load.path in self._accepted:
-            self._used.add(load.path)
-            ok, reason = True, self._accepted[load.path]
+        elif not ok and (accepted := copies.accepted(load.path)) is not None:
+            ok, reason = True, accepted
         elif not ok and load.doubt is not None and load.provider in {target, None}:
             return not_checked(check, where, f"{load.needed}: {load.doubt}")
         actual = "loads nothing" if load.provider is None else f"loads {show(load.provider)}"
         return judge(check, where, ok, expected=f"loads {show(target)}", actual=actual, reason=reason)
 
-    def _process(self, target: bytes, others: list[bytes]) -> list[Finding]:
+    def _process(self, target: bytes, copies: Copies, process: Process) -> Finding:
         """What a process has loaded after the declared files."""
-        order = [image_path(path, where=self._name) for path in self._library.load_order]
-        if not order:
-            return []
-        self._opened = process = open_in_order(self._view, self._search, order)
-        check, where = self._check("process"), f"{len(order)} files in order"
+        check, where = self._check("process"), f"{len(self._library.load_order)} files in order"
         if process.absent:
             absent = ", ".join(map(show, process.absent))
             text = "each is an ELF file of the image's machine"
-            return [judge(check, where, ok=False, expected=text, actual=f"absent: {absent}")]
-        copies = [path for path in process.loaded if path in {target, *others}]
+            return judge(check, where, ok=False, expected=text, actual=f"absent: {absent}")
+        loaded = [path for path in process.loaded if path in {target, *copies.paths}]
         failed = [(path, name) for path, name in process.failed if name not in self._library.provided]
-        if copies == [target] and failed:
+        if loaded == [target] and failed:
             names = "; ".join(f"{show(path)} needs {name}, which is not in the image" for path, name in failed[:3])
             reason = f"{names}: opening ends there, unless the host brings it; then name it as `provided`"
-            return [not_checked(check, where, reason)]
-        if copies == [target] and process.doubts:
+            return not_checked(check, where, reason)
+        if loaded == [target] and process.doubts:
             doubts = "; ".join(f"{show(load.path)} needs {load.needed}: {load.doubt}" for load in process.doubts[:3])
-            return [not_checked(check, where, doubts)]
-        actual = f"loads {', '.join(map(show, copies)) or 'none'}"
-        return [judge(check, where, copies == [target], expected=f"loads {show(target)}", actual=actual)]
-
-    def _folder(self, target: bytes) -> Finding:
-        folder = parent(target)
-        wrong = []
-        for name in self._view.listdir(folder):
-            path = folder + b"/" + name
-            if name.startswith(self._stem) and self._view.resolve(path) != target:
-                if path in self._accepted:
-                    self._used.add(path)
-                else:
-                    wrong.append(show(path))
-        text = f"only it and links to it begin with {self._stem.decode()} in {show(folder)}"
-        actual = f"also there: {', '.join(wrong)}" if wrong else text
-        reason = self._advice if wrong else None
-        return judge(self._check("folder"), show(target), not wrong, expected=text, actual=actual, reason=reason)
-
-    def _unreadable(self) -> list[Finding]:
-        found = []
-        for path, node in self._view.elf_files:
-            if node.elf_problem is not None and path in self._accepted:
-                self._used.add(path)
-            elif node.elf_problem is not None:
-                reason = f"begins like ELF but {node.elf_problem}, so it may be another one; {self._advice}"
-                found.append(not_checked(self._check("provider"), show(path), reason))
-        return found
-
-    def _inside(self, target: bytes, others: list[bytes]) -> list[Finding]:
-        """Copies of which only a text is left."""
-        found = []
-        known = {target, *others}
-        for path, node in self._view.elf_files:
-            text = next((text for text in node.elf.texts if " " in text), None) if node.elf is not None else None
-            if text is None or path in known:
-                continue
-            if path in self._accepted:
-                self._used.add(path)
-                continue
-            reason = f"says {text!r} and exports none of its symbols: is a copy of it inside? {self._advice}"
-            found.append(not_checked(self._check("provider"), show(path), reason))
-        return found
-
-    def _archives(self) -> list[Finding]:
-        """Copies that no linker of the image sees, though what is built in it may take them."""
-        return [
-            not_checked(
-                self._check("provider"),
-                show(path),
-                f"an archive that seems to hold a copy ({', '.join(node.inside)}); no process loads it as it is",
-                required=False,
-            )
-            for path, node in self._view.archives
-        ]
-
-    def _unused(self) -> list[Finding]:
-        return [
-            judge(
-                self._check("accept"),
-                show(path),
-                ok=False,
-                expected="is there, as the definition says",
-                actual="is not there, or not needed any more",
-                reason=f"take its [[library.{self._name}.accept]] out of the definition",
-            )
-            for path in sorted(set(self._accepted) - self._used)
-        ]
+            return not_checked(check, where, doubts)
+        actual = f"loads {', '.join(map(show, loaded)) or 'none'}"
+        return judge(check, where, loaded == [target], expected=f"loads {show(target)}", actual=actual)
 
 
 def _search(pieces: Iterator[bytes], wanted: set[bytes]) -> tuple[str, set[bytes]]:
