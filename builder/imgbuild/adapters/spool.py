@@ -46,6 +46,8 @@ class Spool:
                 self._file = anonymous(self._folder)
             view = memoryview(data)[kept:]
             with storage_errors(self._folder):
+                # Elsewhere after a read, or a write that failed.
+                self._file.seek(max(0, self._size - _MEMORY_BYTES))
                 while view:
                     view = view[self._file.write(view) :]
         self._size += len(data)

@@ -57,6 +57,16 @@ def test_any_read_at_any_place_is_that_of_a_file(small: Spool) -> None:
                 assert file.read(size) == model.read(size)
 
 
+def test_what_is_written_after_a_read_comes_last(small: Spool) -> None:
+    with small.fresh() as file:
+        file.write(b"a" * 15)
+        file.seek(12)
+        assert file.read(1) == b"a"
+        file.write(b"b" * 5)
+        file.seek(0)
+        assert file.read() == b"a" * 15 + b"b" * 5
+
+
 def test_nothing_of_one_content_is_in_the_next(small: Spool) -> None:
     with small.fresh() as file:
         file.write(b"a" * 100)
@@ -76,7 +86,7 @@ def test_a_small_content_needs_no_folder_and_a_large_one_leaves_nothing_in_it(sm
         assert os.listdir(tmp_path / "spool") == []
 
 
-def test_a_full_disk_is_a_storage_error(small: Spool) -> None:
+def test_a_full_disk_is_a_storage_error_and_nothing_of_it_is_in_the_next_content(small: Spool) -> None:
     # A limit on the size of files stands for the full disk: the kernel refuses the write, for real.
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50, old[1]))
@@ -85,3 +95,7 @@ def test_a_full_disk_is_a_storage_error(small: Spool) -> None:
             file.write(b"x" * 100)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    with small.fresh() as file:
+        file.write(b"y" * 12)
+        file.seek(0)
+        assert file.read() == b"y" * 12
