@@ -304,8 +304,12 @@ def test_layers_that_cannot_be_merged_are_a_finding(tiny: Tiny) -> None:
 
 
 def test_a_file_of_the_base_that_cannot_be_read_leaves_only_its_step_unchecked(tiny: Tiny) -> None:
-    blob(tiny, locked(tiny)["facts"]["base_layers"][1]["digest"]).unlink()
-    shutil.rmtree(tiny.cache_path / "blobs")
+    facts = locked(tiny)["facts"]
+    blob(tiny, facts["base_layers"][1]["digest"]).unlink()
+    merged = Digest.parse(facts["base_tree"]).encoded
+    for path in (tiny.cache_path / "blobs" / "sha256").iterdir():
+        if path.name != merged:
+            path.unlink()
     found = findings(tiny)
     answers = verdicts(found)
     assert answers["packages.record"] is answers["packages.single"] is Verdict.NOT_CHECKED
@@ -313,6 +317,14 @@ def test_a_file_of_the_base_that_cannot_be_read_leaves_only_its_step_unchecked(t
     base = one(found, "base.blob")
     assert base.verdict is Verdict.NOT_CHECKED
     assert "copy the base into the store again" in (base.reason or "")
+
+
+def test_a_base_whose_merged_view_can_no_longer_be_made_cannot_be_checked_at_all(tiny: Tiny) -> None:
+    lost = locked(tiny)["facts"]["base_layers"][1]["digest"]
+    blob(tiny, lost).unlink()
+    shutil.rmtree(tiny.cache_path / "blobs")
+    with pytest.raises(MissingError, match=f"layer {lost}: is not in the store"):
+        findings(tiny)
 
 
 def test_C58_a_damaged_base_layer_says_what_to_do(tiny: Tiny) -> None:
