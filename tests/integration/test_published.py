@@ -1,4 +1,4 @@
-"""Inventories that others published: which are taken, what hostile ones can do, and that the layers remain."""
+"""What others published of a base: which of it is taken, what hostile ones can do, and that the layers remain."""
 
 from __future__ import annotations
 
@@ -20,8 +20,16 @@ from imgbuild.errors import BudgetError
 from imgbuild.ledger import Ledger
 from imgbuild.steps import published_search
 from imgbuild.steps.places import Places
-from imgbuild.steps.published import ARTIFACT_TYPE, FILES_TYPE, INVENTORY_NOTE, INVENTORY_TYPE
-from imgbuild.steps.published_search import fetch_published
+from imgbuild.steps.published import (
+    ARTIFACT_TYPE,
+    FILES_TYPE,
+    INVENTORY_NOTE,
+    INVENTORY_TYPE,
+    PREIMAGES_TYPE,
+    TREE_NOTE,
+    TREE_TYPE,
+)
+from imgbuild.steps.published_search import Wanted, fetch_published
 
 from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit, stored
 from tests.support.refusals import locked
@@ -37,7 +45,10 @@ Row = dict[str, Any]
 ALL = {0, 1, 2}
 """The layers of the base of a tiny project."""
 PATCHED = {2}
-"""Those of which files are patched that no inventory brings along: they are read in any case."""
+"""Those of which files are patched: they are read where nobody published these files."""
+NONE: set[int] = set()
+BY_LAYER = (INVENTORY_TYPE, FILES_TYPE)
+OF_ALL = (TREE_TYPE, FILES_TYPE, PREIMAGES_TYPE)
 
 
 @dataclass
@@ -53,22 +64,28 @@ class Shelf:
         """The inventories that the lock pins, by layer."""
         return [row["inventory"] for row in locked(self.remote.tiny)["facts"]["base_layers"]]
 
-    def publish(self) -> str:
-        """Attach the right ones; the digest of the referrer."""
+    @property
+    def tree(self) -> str:
+        """The merged view that the lock pins."""
+        return str(locked(self.remote.tiny)["facts"]["base_tree"])
+
+    def publish(self, *kinds: str) -> str:
+        """Attach the right one, with these kinds of blobs or all; the digest of the referrer."""
         code, found = self.remote.run("inventory", self.remote.reference(BASE, "v1"), "--push", cache=self.folder / "a")
         assert code == 0, found
-        return str(found["published"]["referrer"])
+        referrer = str(found["published"]["referrer"])
+        if not kinds:
+            return referrer
+        rows = [row for row in self.rows_of(referrer) if row["mediaType"] in kinds]
+        del self.fault.repository(BASE).manifests[referrer]
+        return self.attach(rows)
 
-    def row(self, kind: str, data: bytes, inventory: str) -> Row:
+    def row(self, kind: str, data: bytes, named: str) -> Row:
         """A row of a referrer whose blob is in the registry."""
         blob = stored(data)
         self.fault.add_blob(BASE, blob)
-        return {
-            "mediaType": kind,
-            "digest": blob.digest,
-            "size": blob.size,
-            "annotations": {INVENTORY_NOTE: inventory},
-        }
+        note = TREE_NOTE if kind in {TREE_TYPE, PREIMAGES_TYPE} else INVENTORY_NOTE
+        return {"mediaType": kind, "digest": blob.digest, "size": blob.size, "annotations": {note: named}}
 
     def rows_of(self, referrer: str) -> list[Row]:
         rows: list[Row] = jsontext.loads(self.fault.repository(BASE).manifests[referrer].raw, subject="x")["layers"]
@@ -125,8 +142,102 @@ def shelf(
 
 def test_with_the_right_inventories_only_layers_with_patched_files_are_read(shelf: Shelf) -> None:
     assert shelf.build("without") == ALL
-    shelf.publish()
+    shelf.publish(*BY_LAYER)
     assert shelf.build("with") == PATCHED
+
+
+def test_with_the_merged_view_and_what_is_patched_no_layer_is_read_and_no_inventory(shelf: Shelf) -> None:
+    inventories = {row["digest"] for row in shelf.rows_of(shelf.publish()) if row["mediaType"] == INVENTORY_TYPE}
+    assert len(inventories) == len(ALL)
+    assert shelf.build() == NONE
+    assert not inventories & {one.reference for one in shelf.fault.requests("blob")}
+
+
+def test_without_the_small_files_of_a_merged_view_the_layers_that_have_them_are_read(shelf: Shelf) -> None:
+    shelf.publish(TREE_TYPE, PREIMAGES_TYPE)
+    assert NONE < shelf.build() < ALL
+
+
+def test_what_one_published_of_all_layers_and_another_of_each_go_together(shelf: Shelf) -> None:
+    shelf.publish(FILES_TYPE, PREIMAGES_TYPE)
+    shelf.publish(INVENTORY_TYPE, FILES_TYPE)
+    assert shelf.build() == NONE
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize(
+    "data",
+    [compress(b"imgbuild/tree/v2\nanother"), b"\x1f\x8b garbage", gzip.compress(b"\0" * (8 << 20), 9)],
+    ids=["another", "no-gzip", "bomb"],
+)
+def test_a_merged_view_that_is_not_the_right_one_is_not_kept_and_does_not_hide_it(shelf: Shelf, data: bytes) -> None:
+    evil = [shelf.row(TREE_TYPE, data, shelf.tree)]
+    shelf.attach(evil)
+    assert shelf.build("alone") == ALL
+    inventories = shelf.publish(*BY_LAYER, PREIMAGES_TYPE)
+    assert shelf.build("inventories") == NONE
+    del shelf.fault.repository(BASE).manifests[inventories]
+    shelf.attach_before(shelf.publish(*OF_ALL), 2, evil)
+    assert shelf.build("beside") == NONE
+
+
+# Files that are patched
+
+
+def preimages(shelf: Shelf) -> set[str]:
+    """The files of the base that steps of the lock patch."""
+    states = {row["states"][0] for row in locked(shelf.remote.tiny)["pins"]["files"]}
+    touched = locked(shelf.remote.tiny)["facts"]["touched"]
+    return {row["digest"] for row in touched if row.get("digest") in states and row["layer"] in PATCHED}
+
+
+def test_what_is_patched_is_fetched_alone_where_all_else_is_known(shelf: Shelf) -> None:
+    shelf.publish()
+    shelf.build()
+    lost = preimages(shelf)
+    assert lost
+    for digest in lost:
+        Cache(shelf.folder / "b", ledger=Ledger()).path(Digest.parse(digest)).unlink()
+    assert shelf.build() == NONE
+    kinds = {row["digest"]: row["mediaType"] for row in shelf.rows_of(shelf.publish())}
+    asked = {one.reference for one in shelf.fault.requests("blob", "GET")}
+    assert {kinds[digest] for digest in asked & kinds.keys()} <= {PREIMAGES_TYPE}
+
+
+def test_nothing_is_asked_for_where_all_is_known(shelf: Shelf) -> None:
+    shelf.publish()
+    shelf.build()
+    assert shelf.build() == NONE
+    assert not shelf.fault.requests("referrers")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [pack([b"pollution"]), b"\x1f\x8b garbage", compress(b"no line")],
+    ids=["others", "no-gzip", "no-list"],
+)
+def test_files_that_nobody_patches_are_not_kept_and_do_not_end_the_search(shelf: Shelf, data: bytes) -> None:
+    evil = [shelf.row(PREIMAGES_TYPE, data, shelf.tree)]
+    shelf.attach_before(shelf.publish(), 2, evil)
+    assert shelf.build() == NONE
+    assert not Cache(shelf.folder / "b", ledger=Ledger()).has(Digest.of(b"pollution"))
+
+
+def test_without_a_lock_of_the_project_no_files_are_published(shelf: Shelf) -> None:
+    path = shelf.remote.tiny.project().lock_path("tiny")
+    raw = path.read_bytes()
+    path.unlink()
+    kinds = {row["mediaType"] for row in shelf.rows_of(shelf.publish())}
+    assert kinds == {TREE_TYPE, INVENTORY_TYPE, FILES_TYPE}
+    path.write_bytes(raw)
+    assert shelf.build() == PATCHED
+
+
+def test_a_lock_that_cannot_be_read_does_not_stop_the_others(shelf: Shelf) -> None:
+    project = shelf.remote.tiny.project()
+    (project.root / "locks" / "broken.toml").write_text("not toml")
+    project.lock_path("broken").write_text("{}")
+    assert PREIMAGES_TYPE in {row["mediaType"] for row in shelf.rows_of(shelf.publish())}
 
 
 # What breaks does not stop the others, and alone it leaves the layers
@@ -197,7 +308,7 @@ NAMES = ["text", "number", "digest", "note", "notes", "urls", "other", "bomb", "
 @pytest.fixture
 def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a quick test can exceed."""
-    monkeypatch.setattr(published_search, "_MAX_EXPANDED", {INVENTORY_TYPE: 1 << 20, FILES_TYPE: 1 << 20})
+    monkeypatch.setattr(published_search, "_MAX_EXPANDED", dict.fromkeys((*OF_ALL, *BY_LAYER), 1 << 20))
 
 
 @pytest.mark.usefixtures("tight")
@@ -210,7 +321,7 @@ def test_a_broken_referrer_before_the_right_one_does_not_hide_it_and_alone_leave
     assert shelf.build("alone") == ALL
     cached = {path.name for path in (shelf.folder / "alone").glob("blobs/sha256/*")}
     assert not cached & {digest.partition(":")[2] for digest in shelf.wanted}
-    shelf.attach_before(shelf.publish(), 2, layers)
+    shelf.attach_before(shelf.publish(*BY_LAYER), 2, layers)
     assert shelf.build("beside") == PATCHED
 
 
@@ -230,7 +341,7 @@ def test_right_inventories_under_the_names_of_others_are_not_taken(shelf: Shelf)
 def test_a_referrer_that_is_listed_and_cannot_be_had_does_not_stop_the_others(
     shelf: Shelf, action: Answer | FlipBit
 ) -> None:
-    right = shelf.publish()
+    right = shelf.publish(*BY_LAYER)
     shelf.attach_before(right, 1, [])
     stray = min(digest for digest, made in shelf.fault.repository(BASE).manifests.items() if b"number" in made.raw)
     fault = shelf.fault.faults.add(Fault(action=action, path=f"manifests/{stray}", times=None))
@@ -239,14 +350,14 @@ def test_a_referrer_that_is_listed_and_cannot_be_had_does_not_stop_the_others(
 
 
 def test_one_blob_that_is_gone_costs_its_own_layer_only(shelf: Shelf) -> None:
-    rows = [row for row in shelf.rows_of(shelf.publish()) if row["mediaType"] == INVENTORY_TYPE]
+    rows = [row for row in shelf.rows_of(shelf.publish(*BY_LAYER)) if row["mediaType"] == INVENTORY_TYPE]
     del shelf.fault.repository(BASE).blobs[rows[0]["digest"]]
     assert shelf.build() == {0, *PATCHED}
 
 
 def test_the_right_one_is_found_behind_many_strays(shelf: Shelf) -> None:
     shelf.attach_before(shelf.publish(), 40, [])
-    assert shelf.build() == PATCHED
+    assert shelf.build() == NONE
 
 
 def test_what_is_listed_behind_the_last_that_is_looked_into_is_not_found_and_the_layers_are_read(
@@ -265,7 +376,7 @@ def test_nothing_is_looked_into_once_all_is_there(shelf: Shelf) -> None:
     for number in range(5):
         shelf.attach([], annotations={"later": str(number)})
     listed = sorted(digest for digest, made in shelf.fault.repository(BASE).manifests.items() if b"subject" in made.raw)
-    assert shelf.build() == PATCHED
+    assert shelf.build() == NONE
     asked = {one.reference for one in shelf.fault.requests("manifest", "GET")}
     assert asked & set(listed) == set(listed[: listed.index(right) + 1])
 
@@ -285,8 +396,14 @@ def test_more_bytes_than_allowed_are_an_error_and_no_broken_referrer(shelf: Shel
     context = shelf.remote.tiny.context(offline=False)
     places = Places(context.store, context.cache, repositories=lambda: (repository,))
     pinned = shelf.remote.tiny.lock().pins.base.manifest
+    wanted = Wanted(
+        tree=Digest.parse(shelf.tree),
+        tree_missing=True,
+        inventories=frozenset(map(Digest.parse, shelf.wanted)),
+        preimages=frozenset(),
+    )
     with pytest.raises(BudgetError):
-        fetch_published(dataclasses.replace(context, base=places), pinned, frozenset(map(Digest.parse, shelf.wanted)))
+        fetch_published(dataclasses.replace(context, base=places), pinned, wanted)
 
 
 # The small files beside an inventory
@@ -314,7 +431,7 @@ FILES: dict[str, Callable[[], bytes]] = {
 def test_small_files_that_are_not_what_they_are_said_to_be_are_looked_for_elsewhere(
     shelf: Shelf, make: Callable[[], bytes]
 ) -> None:
-    right = shelf.publish()
+    right = shelf.publish(*BY_LAYER)
     rows = shelf.rows_of(right)
     evil = [
         shelf.row(FILES_TYPE, make(), row["annotations"][INVENTORY_NOTE]) if row["mediaType"] == FILES_TYPE else row
@@ -368,5 +485,7 @@ def test_what_cannot_be_sent_ends_it_with_nothing_attached(shelf: Shelf) -> None
 
 def test_what_nobody_would_look_into_is_not_published(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("imgbuild.steps.published.MAX_INVENTORY", 1500)
-    kept = [row["annotations"][INVENTORY_NOTE] for row in shelf.rows_of(shelf.publish())]
+    rows = shelf.rows_of(shelf.publish())
+    kept = [row["annotations"][INVENTORY_NOTE] for row in rows if row["mediaType"] in BY_LAYER]
     assert set(kept) < set(shelf.wanted)
+    assert TREE_TYPE not in {row["mediaType"] for row in rows}

@@ -84,6 +84,10 @@ class Cache(BlobFolder):
                 remove(path)
         return None
 
+    def has_inventory(self, layer: Descriptor, diff_id: Digest, expected: Digest) -> bool:
+        """Whether an inventory with that digest is here, taken here or by others. Its bytes are not looked at."""
+        return self.has(expected) or (self._inventories / f"{_proven(layer, diff_id)}.{expected.encoded}").is_file()
+
     def claimed_inventory(self, diff_id: Digest, expected: Digest) -> Inventory | None:
         """An inventory that somebody else took, by its digest: only for whoever has the digest from a lock."""
         if not self.has(expected):

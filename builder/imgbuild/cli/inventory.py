@@ -14,6 +14,7 @@ from imgbuild.cli.render import amount, show_moved
 if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.cli.results import InventoryBody, InventoryLayer
+    from imgbuild.content.tree import Tree
     from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
     from imgbuild.steps.context import Context
     from imgbuild.steps.inventories import Taken
@@ -55,7 +56,9 @@ def command(reference: str, *, target: Path | None, platform: str | None, push: 
     Each layer is read whole, and checked, unless its inventory is in the cache, where it is kept by DiffID. Such a
     layer is marked `cached`, and may be damaged or absent. To have all of them read, give an empty folder as --cache.
 
-    With --push, a build with a lock that pins these inventories does not read the base at all.
+    With --push, a build with a lock of this base does not read the base at all. What is attached are the inventories,
+    the merged view of all layers, and those files that images of this project patch, by their locks: after a lock has
+    changed, push again, or builds elsewhere read the layers that have them.
     """
     from imgbuild.adapters.durable import write_file  # noqa: PLC0415 - imported when used
     from imgbuild.cli.results import TOOL, InventoryDocument  # noqa: PLC0415
@@ -72,7 +75,7 @@ def command(reference: str, *, target: Path | None, platform: str | None, push: 
         tree.apply(taken.inventory, index)
         if target is not None:
             write_file(target / f"{index:03}-{taken.inventory.diff_id.encoded}.jsonl", taken.inventory.dump())
-    published = _publish(image, found) if push else None
+    published = _publish(settings, image, found, tree) if push else None
     body = _body(image, reference, found, list(tree.notes), published)
     settings.output.document(InventoryDocument(schema="imgbuild/inventory-result/v1", tool=TOOL, result=body))
     _show(settings, image, body)
@@ -102,12 +105,18 @@ def _open(settings: Settings, reference: str, platform: str | None) -> _Image:
     return _Image(context=context, descriptor=descriptor, manifest=manifest, config=config, repository=None)
 
 
-def _publish(image: _Image, found: list[Taken]) -> Published:
-    from imgbuild.steps.published import publish  # noqa: PLC0415 - urllib3 takes 60 ms
+def _publish(settings: Settings, image: _Image, found: list[Taken], tree: Tree) -> Published:
+    from imgbuild.steps.base import dump_base  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.preimages import contents_of, preimages_of  # noqa: PLC0415
+    from imgbuild.steps.published import Whole, publish  # noqa: PLC0415 - urllib3 takes 60 ms
 
     assert image.repository is not None  # noqa: S101 - refused above
-    rows = list(zip(image.manifest.layers, found, strict=True))
-    return publish(image.context, image.repository, image.descriptor, rows)
+    layers = image.manifest.layers
+    raw = b"".join(dump_base(image.context, layers, tree, tuple(taken.digest for taken in found)))
+    files = preimages_of(settings.open_project(), image.descriptor.digest, image.context.progress)
+    whole = Whole(tree=raw, preimages=tuple(contents_of(image.context, layers, tree, files)))
+    rows = list(zip(layers, found, strict=True))
+    return publish(image.context, image.repository, image.descriptor, rows, whole)
 
 
 def _body(

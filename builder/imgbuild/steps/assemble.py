@@ -23,6 +23,7 @@ from imgbuild.steps.check import check_image
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_file
 from imgbuild.steps.packages import Packages
+from imgbuild.steps.preimages import preimages
 from imgbuild.steps.receipt import library_facts, receipt, touched
 from imgbuild.steps.sources import Sources
 from imgbuild.steps.workspace import Attributes, Workspace
@@ -79,7 +80,8 @@ def assemble(
     check_image(image)
     context = context.based_on(lock.pins.base.reference)
     facts = lock.facts
-    base = open_base(context, lock.pins.base, platform=lock.platform, facts=facts)
+    read = frozenset(preimages(image, lock).values())
+    base = open_base(context, lock.pins.base, platform=lock.platform, facts=facts, preimages=read)
     check_labels(image, base)
     expected = None if derive else {(row.step, row.path): tuple(row.states) for row in lock.pins.files}
     workspace = Workspace(

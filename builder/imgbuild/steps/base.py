@@ -72,7 +72,14 @@ def dump_base(
     return dump_tree(tree, inventories, dump_packages(parsed))
 
 
-def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts | None) -> Base:
+def open_base(
+    context: Context,
+    pin: LockedBase,
+    *,
+    platform: str,
+    facts: Facts | None,
+    preimages: frozenset[Digest] = frozenset(),
+) -> Base:
     """Read the base that a lock pins.
 
     Args:
@@ -81,6 +88,7 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts 
         platform: `linux/arm64`; the config must agree (case C40).
         facts: the lock's: digests of inventories and of their merged view; None where they are not known yet. Without
             them a merged view of the cache is not taken: nothing says that it follows from the inventories.
+        preimages: files of it that are going to be read: they are looked for where others published such, too.
 
     Raises:
         OfflineMissError, MissingError: the base is neither in the store nor in its registry.
@@ -95,6 +103,8 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts 
         )
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
+    if facts is not None:
+        _look_for(context, manifest, config, facts, preimages)
     file, digest = _merged(context, manifest, config, facts)
     tree = file.tree()
 
@@ -116,6 +126,26 @@ def open_base(context: Context, pin: LockedBase, *, platform: str, facts: Facts 
     )
 
 
+def _look_for(
+    context: Context, manifest: Manifest, config: ImageConfig, facts: Facts, preimages: frozenset[Digest]
+) -> None:
+    """Ask for what others published of layers that are not in the store; there reading is cheaper than asking."""
+    if len(facts.base_layers) != len(manifest.layers) or all(map(context.places.is_local, manifest.layers)):
+        return
+    pairs = zip(manifest.layers, config.diff_ids, (row.inventory for row in facts.base_layers), strict=True)
+    inventories = {row[2] for row in pairs if not context.cache.has_inventory(*row)}
+    tree_missing = bool(inventories) and not context.cache.has(facts.base_tree)
+    missing = frozenset(digest for digest in preimages if not context.cache.has(digest))
+    if not tree_missing and not missing:
+        return
+    from imgbuild.steps.published_search import Wanted, fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
+
+    wanted = Wanted(
+        tree=facts.base_tree, tree_missing=tree_missing, inventories=frozenset(inventories), preimages=missing
+    )
+    fetch_published(context, manifest.digest, wanted)
+
+
 def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
     """The merged view of the base's layers: from the cache, else from their inventories."""
     wanted = None if facts is None else facts.base_tree
@@ -123,7 +153,7 @@ def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Fa
     known = None if wanted is None else context.cache.tree(wanted)
     if known is not None and wanted is not None and inventories == known.inventories:
         return known, wanted
-    rows = take_inventories(context, manifest.layers, config.diff_ids, inventories, manifest.digest)
+    rows = take_inventories(context, manifest.layers, config.diff_ids, inventories)
     digests = tuple(row.digest for row in rows)
     rows.reverse()
     # Each is let go of when it is in the tree: together they take as much memory as that.

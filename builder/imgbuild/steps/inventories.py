@@ -1,4 +1,4 @@
-"""Inventories of layers: from the cache, from those that others published and a lock pins, else from one pass."""
+"""Inventories of layers: from the cache, where those that others published may be, else from one pass."""
 
 from __future__ import annotations
 
@@ -37,16 +37,14 @@ def take_inventories(
     layers: tuple[Descriptor, ...],
     diff_ids: tuple[Digest, ...],
     expected: tuple[Digest, ...] | None,
-    image: Digest | None = None,
 ) -> list[Taken]:
-    """The inventories of layers in order: from the cache, from those published for the image, or by reading.
+    """The inventories of layers in order: from the cache, or by reading.
 
     Args:
         context: the surroundings.
         layers: descriptors.
         diff_ids: as many DiffIDs (`read_config`).
         expected: the inventories' digests, where they are known.
-        image: the manifest that the layers are of, where published inventories may be used; only with `expected`.
 
     Every pair of a layer and its DiffID is read once: a layer that claims another one's DiffID is found out.
 
@@ -67,8 +65,6 @@ def take_inventories(
     pairs = list(zip(layers, diff_ids, strict=True))
     wanted: dict[_Pair, Digest | None] = dict(zip(pairs, expected or [None] * len(pairs), strict=True))
     results = {pair: taken for pair, digest in wanted.items() if (taken := _cached(context, pair, digest)) is not None}
-    if image is not None and expected is not None:
-        results.update(_published(context, image, {pair: wanted[pair] for pair in wanted.keys() - results.keys()}))
     results.update(_read(context, wanted.keys() - results.keys()))
     rows = [results[pair] for pair in pairs]
     for index, row in enumerate(rows):
@@ -104,18 +100,6 @@ def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | N
         return None
     claimed = context.cache.claimed_inventory(pair[1], expected)
     return None if claimed is None else Taken(inventory=claimed, digest=expected, cached=True)
-
-
-def _published(context: Context, image: Digest, missing: dict[_Pair, Digest | None]) -> dict[_Pair, Taken]:
-    """What others published of layers that are not in the store; there reading is cheaper than asking."""
-    wanted = {pair: digest for pair, digest in missing.items() if digest is not None}
-    if not any(not context.places.is_local(layer) for layer, _ in wanted):
-        return {}
-    from imgbuild.steps.published_search import fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
-
-    fetch_published(context, image, frozenset(wanted.values()))
-    found = {pair: _cached(context, pair, digest) for pair, digest in wanted.items()}
-    return {pair: taken for pair, taken in found.items() if taken is not None}
 
 
 def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:

@@ -1,6 +1,8 @@
-"""Inventories that are shared through the registry: a referrer of the base, two blobs a layer (design.md, section 6).
+"""What is known of a base, shared through its registry as a referrer of it (design.md, section 6).
 
-Whoever has a lock needs not read the base at all (`steps.published_search`).
+Two blobs a layer: its inventory, and the small files that steps read (package records). Two of the whole: the merged
+view, which is all that a build with a lock needs of them, and the files that locks say are patched. Whoever has a lock
+needs not read the base at all (`steps.published_search`).
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from imgbuild import jsontext
 from imgbuild.adapters.registry.blobs import has_blob
@@ -35,14 +37,27 @@ if TYPE_CHECKING:
 ARTIFACT_TYPE = "application/vnd.imgbuild.inventory.v1"
 INVENTORY_TYPE = "application/vnd.imgbuild.inventory.layer.v1.jsonl+gzip"
 FILES_TYPE = "application/vnd.imgbuild.files.v1+gzip"
+TREE_TYPE = "application/vnd.imgbuild.tree.v2+gzip"
+PREIMAGES_TYPE = "application/vnd.imgbuild.preimages.v1+gzip"
 _LAYER = "imgbuild.layer"
 INVENTORY_NOTE = "imgbuild.inventory"
+TREE_NOTE = "imgbuild.tree"
 _EMPTY = b"{}"
 _EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
 MAX_COMPRESSED: Final = 64 * MIB
 """bytes of one blob; an inventory has 80 bytes an entry, compressed."""
 MAX_INVENTORY: Final = 1 * GIB
-"""bytes of one inventory, expanded; 800 an entry."""
+"""bytes of one inventory or merged view, expanded; 800 an entry."""
+_Document: TypeAlias = tuple[str, bytes, dict[str, str]]
+"""Media type, bytes and annotations of a blob."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """What is published of all layers together: the bytes of the merged view, and files that are patched."""
+
+    tree: bytes
+    preimages: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,37 +79,42 @@ class _Bytes:
 
 
 def publish(
-    context: Context, repository: Repository, image: Descriptor, rows: list[tuple[Descriptor, Taken]]
+    context: Context, repository: Repository, image: Descriptor, rows: list[tuple[Descriptor, Taken]], whole: Whole
 ) -> Published:
-    """Attach the inventories of an image to it, with the small files that steps need (package records).
-
-    What is too large to be looked into by others is left out, with a note.
+    """Attach to an image what is known of it. What is too large to be looked into by others is left out, with a note.
 
     Args:
         context: the surroundings; the small files come from its cache, and those that are not there are left out.
         repository: where the image is.
         image: its manifest.
         rows: its layers, each with the inventory that was taken of it or that a lock pins.
+        whole: the rest.
 
     Raises:
         RegistryError: as `Registry.call`.
     """
     blobs: dict[Digest, tuple[Descriptor, bytes]] = {}
     layers: list[dict[str, Any]] = []
-    for layer, taken in rows:
-        for media_type, data in _documents(context, layer, taken):
-            blob = Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
-            blobs[blob.digest] = (blob, data)
-            notes = {_LAYER: str(layer.digest), INVENTORY_NOTE: str(taken.digest)}
-            layers.append({**blob.as_dict(), "annotations": notes})
+    for media_type, data, notes in (
+        *_documents_of_whole(context, image, whole),
+        *(document for layer, taken in rows for document in _documents(context, layer, taken)),
+    ):
+        blob = Descriptor(media_type=media_type, digest=Digest.of(data), size=len(data))
+        blobs[blob.digest] = (blob, data)
+        layers.append({**blob.as_dict(), "annotations": notes})
     empty = Descriptor(media_type=_EMPTY_TYPE, digest=Digest.of(_EMPTY), size=len(_EMPTY))
     blobs[empty.digest] = (empty, _EMPTY)
     sent = _send(context, repository, sorted(blobs.values(), key=lambda row: -row[0].size))
+    referrer = _attach(repository, image, empty, layers)
+    return Published(referrer=referrer, sent_bytes=sent, total_bytes=sum(blob.size for blob, _ in blobs.values()))
+
+
+def _attach(repository: Repository, image: Descriptor, config: Descriptor, layers: list[dict[str, Any]]) -> Digest:
     manifest = {
         "schemaVersion": 2,
         "mediaType": Family.OCI.manifest,
         "artifactType": ARTIFACT_TYPE,
-        "config": empty.as_dict(),
+        "config": config.as_dict(),
         "layers": layers,
         "subject": image.as_dict(),
     }
@@ -107,13 +127,28 @@ def publish(
             expected=referrer,
             actual=f"{len(listed)} others",
         )
-    return Published(referrer=referrer, sent_bytes=sent, total_bytes=sum(blob.size for blob, _ in blobs.values()))
+    return referrer
 
 
-def _documents(context: Context, layer: Descriptor, taken: Taken) -> list[tuple[str, bytes]]:
+def _documents_of_whole(context: Context, image: Descriptor, whole: Whole) -> list[_Document]:
+    notes = {TREE_NOTE: str(Digest.of(whole.tree))}
+    found = [(TREE_TYPE, compress(whole.tree), notes)] if len(whole.tree) <= MAX_INVENTORY else []
+    if whole.preimages:
+        found.append((PREIMAGES_TYPE, pack(whole.preimages), notes))
+    small = [row for row in found if len(row[1]) <= MAX_COMPRESSED]
+    if len(small) < 1 + bool(whole.preimages):
+        context.progress.note(f"the merged view of {image.digest}, or what is patched, is too large to be published")
+    return small
+
+
+def _documents(context: Context, layer: Descriptor, taken: Taken) -> list[_Document]:
     raw = taken.inventory.dump()
-    found = [(INVENTORY_TYPE, compress(raw)), (FILES_TYPE, pack(_small_files(context, taken.inventory)))]
-    if len(raw) > MAX_INVENTORY or any(len(data) > MAX_COMPRESSED for _, data in found):
+    notes = {_LAYER: str(layer.digest), INVENTORY_NOTE: str(taken.digest)}
+    found = [
+        (INVENTORY_TYPE, compress(raw), notes),
+        (FILES_TYPE, pack(_small_files(context, taken.inventory)), notes),
+    ]
+    if len(raw) > MAX_INVENTORY or any(len(data) > MAX_COMPRESSED for _, data, _ in found):
         context.progress.note(f"the inventory of layer {layer.digest} is too large to be published")
         return []
     return found

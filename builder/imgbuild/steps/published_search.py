@@ -1,7 +1,7 @@
-"""The search for inventories that somebody published, among all that anybody attached to the base.
+"""The search for what somebody published of a base, among all that anybody attached to it.
 
-Whoever has a lock needs not read the base at all: an inventory whose digest is the one in the lock is as good as one
-that was taken here. Without a lock's digest a published inventory proves nothing, and is not used.
+Whoever has a lock needs not read the base at all: a merged view, an inventory or a file whose digest is the one in the
+lock is as good as one that was taken here. Without a lock's digest it proves nothing, and is not used.
 """
 
 from __future__ import annotations
@@ -36,14 +36,31 @@ from imgbuild.steps.published import (
     INVENTORY_TYPE,
     MAX_COMPRESSED,
     MAX_INVENTORY,
+    PREIMAGES_TYPE,
+    TREE_NOTE,
+    TREE_TYPE,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.errors import ImgbuildError
     from imgbuild.steps.context import Context
 
-_MAX_EXPANDED: Final = {INVENTORY_TYPE: MAX_INVENTORY, FILES_TYPE: 256 * MIB}
+_NOTES: Final = {
+    TREE_TYPE: TREE_NOTE,
+    INVENTORY_TYPE: INVENTORY_NOTE,
+    FILES_TYPE: INVENTORY_NOTE,
+    PREIMAGES_TYPE: TREE_NOTE,
+}
+"""What kinds of blobs there are, and the annotation that says what each is or belongs to."""
+_MAX_EXPANDED: Final = {
+    TREE_TYPE: MAX_INVENTORY,
+    INVENTORY_TYPE: MAX_INVENTORY,
+    FILES_TYPE: 256 * MIB,
+    PREIMAGES_TYPE: 256 * MIB,
+}
 """bytes of one blob, expanded."""
 _MAX_TOTAL: Final = 4 * GIB
 """bytes of all blobs that are looked into for one base, expanded, more or less: reading the layers may cost less."""
@@ -54,20 +71,34 @@ _PASSED: Final = (AvailabilityError, IntegrityError, DocumentError)
 _FINAL: Final = (BudgetError, StorageError, NetworkError, ServerError, ThrottledError)
 """What others would say, too, each after all tries."""
 _Key: TypeAlias = tuple[Digest, str]
-"""An inventory, and which of its two blobs."""
+"""A merged view or an inventory, and the kind of blob that is or belongs to it."""
 
 
-def fetch_published(context: Context, image: Digest, wanted: frozenset[Digest]) -> None:
-    """Put published inventories of these digests into the cache, as far as some repository of the base has them.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Digests from a lock: the merged view, with the files of it that are missing, and the inventories to do without.
 
-    What cannot be had is passed over with a note: then the layers are read. Nothing is trusted: an inventory goes into
-    the cache under the digest that is wanted and that its bytes have, small files, of such an inventory only, under
-    theirs. A referrer that breaks does not stop the others; a registry that does not answer ends the search in it.
+    `tree_missing` is whether the merged view itself is wanted, and with it the small files of the inventories.
+    """
+
+    tree: Digest
+    tree_missing: bool
+    inventories: frozenset[Digest]
+    preimages: frozenset[Digest]
+
+
+def fetch_published(context: Context, image: Digest, wanted: Wanted) -> None:
+    """Put what is wanted of a base into the cache, as far as some repository of the base has it.
+
+    What cannot be had is passed over with a note: then the layers are read. Nothing is trusted: what goes into the
+    cache goes there under the digest that is wanted and that its bytes have, small files, beside such a view or
+    inventory only, under theirs. A referrer that breaks does not stop the others; a registry that does not answer ends
+    the search in it. Where a merged view is found, no inventory is asked for.
 
     Args:
         context: the surroundings, with the base's places.
         image: the manifest of the base.
-        wanted: digests of inventories, from a lock.
+        wanted: what.
 
     Raises:
         BudgetError: more bytes than allowed. StorageError: the disk refuses.
@@ -76,7 +107,7 @@ def fetch_published(context: Context, image: Digest, wanted: frozenset[Digest]) 
     for repository in context.places.repositories:
         if not search.left:
             return
-        name = f"published inventories of {image} in {repository}"
+        name = f"what was published of {image} in {repository}"
         try:
             broken = search.look_into(repository, image)
         except (BudgetError, StorageError):
@@ -90,24 +121,30 @@ def fetch_published(context: Context, image: Digest, wanted: frozenset[Digest]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A blob of a referrer, and the inventory that it is or belongs to."""
+    """A blob of a referrer, and the merged view or inventory that it is or belongs to."""
 
     blob: Descriptor
-    inventory: Digest
+    named: Digest
 
     @property
     def key(self) -> _Key:
-        return self.inventory, self.blob.media_type
+        return self.named, self.blob.media_type
 
 
 class _Search:
-    """What is still wanted of the published inventories of an image, and how much may still be read for it."""
+    """What is still wanted of what is known of an image, and how much may still be read for it."""
 
-    def __init__(self, context: Context, wanted: frozenset[Digest]) -> None:
+    def __init__(self, context: Context, wanted: Wanted) -> None:
         self._context = context
+        self._wanted = wanted
         self._bytes = _MAX_TOTAL
         self._lock = threading.Lock()
-        self.left: set[_Key] = {(digest, kind) for digest in wanted for kind in (INVENTORY_TYPE, FILES_TYPE)}
+        self.left: set[_Key] = set()
+        if wanted.tree_missing:
+            self.left.add((wanted.tree, TREE_TYPE))
+            self.left |= {(digest, kind) for digest in wanted.inventories for kind in (INVENTORY_TYPE, FILES_TYPE)}
+        if wanted.preimages:
+            self.left.add((wanted.tree, PREIMAGES_TYPE))
 
     def look_into(self, repository: Repository, image: Digest) -> list[ImgbuildError]:
         """Take what is wanted from the referrers in a repository; returns what broke meanwhile."""
@@ -129,22 +166,27 @@ class _Search:
     def _take(self, repository: Repository, referrer: Descriptor) -> list[ImgbuildError]:
         raw = repository.manifest(referrer.digest).raw
         rows = _rows(raw, subject=f"referrer {referrer.digest} of {repository}")
-        inventories = [row for row in rows if row.key in self.left and row.blob.media_type == INVENTORY_TYPE]
-        broken = self._take_all(repository, inventories)
+        broken = self._take_all(repository, self._still(rows, TREE_TYPE))
+        if self._wanted.tree_missing and (self._wanted.tree, TREE_TYPE) not in self.left:
+            self.left -= {(digest, INVENTORY_TYPE) for digest in self._wanted.inventories}
+        broken += self._take_all(repository, self._still(rows, INVENTORY_TYPE))
         # Files of an inventory that nobody has shown are anything at all.
-        files = [row for row in rows if row.key in self.left and (row.inventory, INVENTORY_TYPE) not in self.left]
-        return broken + self._take_all(repository, files)
+        files = [row for row in self._still(rows, FILES_TYPE) if (row.named, INVENTORY_TYPE) not in self.left]
+        return broken + self._take_all(repository, [*files, *self._still(rows, PREIMAGES_TYPE)])
+
+    def _still(self, rows: list[_Row], kind: str) -> list[_Row]:
+        return [row for row in rows if row.blob.media_type == kind and row.key in self.left]
 
     def _take_all(self, repository: Repository, rows: list[_Row]) -> list[ImgbuildError]:
         """Take several blobs at a time; many layers have the same bundle of files, which is taken once."""
         by_blob: dict[tuple[Digest, Digest | None], list[_Row]] = {}
         for row in rows:
-            own = row.inventory if row.blob.media_type == INVENTORY_TYPE else None
+            own = row.named if row.blob.media_type in {TREE_TYPE, INVENTORY_TYPE} else None
             by_blob.setdefault((row.blob.digest, own), []).append(row)
         groups = list(by_blob.values())
         total = sum(group[0].blob.size for group in groups)
         with (
-            self._context.progress.task("fetching inventories", total) as task,
+            self._context.progress.task("fetching what is known of the base", total) as task,
             Crew(self._context, parallel(repository)) as pool,
         ):
 
@@ -155,9 +197,13 @@ class _Search:
 
             results = list(pool.map(one, groups))
         for group, error in zip(groups, results, strict=True):
-            if error is None:
+            if error is None and self._is_all(group[0]):
                 self.left -= {row.key for row in group}
         return [error for error in results if error is not None]
+
+    def _is_all(self, row: _Row) -> bool:
+        """Whether there is no more to be had elsewhere; others may have published other files."""
+        return row.blob.media_type != PREIMAGES_TYPE or all(map(self._context.cache.has, self._wanted.preimages))
 
     def _try(self, repository: Repository, row: _Row) -> ImgbuildError | None:
         """Keep what a blob has; returns why that cannot be."""
@@ -180,26 +226,32 @@ class _Search:
             verified = VerifiedReader(stream, blob.digest, blob.size, subject=subject)
             expanded = Expanded(verified, subject=subject, max_bytes=most)
             try:
-                if blob.media_type == INVENTORY_TYPE:
-                    cache.put(chunks(expanded), expected=row.inventory, subject=f"inventory in {subject}")
+                if blob.media_type in {TREE_TYPE, INVENTORY_TYPE}:
+                    cache.put(chunks(expanded), expected=row.named, subject=f"content of {subject}")
                 else:
-                    for _, content in unpack(expanded):
-                        cache.put([content])
+                    self._keep_files(row, unpack(expanded))
             finally:
                 with self._lock:
                     self._bytes -= expanded.count
 
+    def _keep_files(self, row: _Row, files: Iterable[tuple[Digest, bytes]]) -> None:
+        for digest, content in files:
+            # Which small files an inventory has is not known here; which files are patched is.
+            if row.blob.media_type == FILES_TYPE or digest in self._wanted.preimages:
+                self._context.cache.put([content])
+
 
 def _rows(raw: bytes, *, subject: str) -> list[_Row]:
-    """The blobs that we know, the first of each kind for each inventory; others are passed over."""
+    """The blobs that we know, the first of each kind for what it belongs to; others are passed over."""
     value = jsontext.loads(raw, subject=subject)
     rows = value.get("layers") if isinstance(value, dict) else None
     found: dict[_Key, _Row] = {}
     for number, row in enumerate(rows if isinstance(rows, list) else []):
         blob = Descriptor.parse(row, subject=f"{subject}, layers[{number}]")
         notes = row.get("annotations")
-        digest = notes.get(INVENTORY_NOTE) if isinstance(notes, dict) else None
-        if blob.media_type in {INVENTORY_TYPE, FILES_TYPE} and isinstance(digest, str):
-            one = _Row(blob=blob, inventory=Digest.parse(digest))
+        note = _NOTES.get(blob.media_type)
+        digest = notes.get(note) if isinstance(notes, dict) else None
+        if isinstance(digest, str):
+            one = _Row(blob=blob, named=Digest.parse(digest))
             found.setdefault(one.key, one)
     return list(found.values())
