@@ -110,22 +110,24 @@ class _Blobs:
         with self._context.progress.task(f"pushing to {self._target}", total) as task:
             # The first answer says what is likely for the rest: a new repository is asked to mount, not what it has.
             self._fresh = not has_blob(self._target, self._blobs[0])
-            with Crew(self._context, _ASKED) as crew:
-                sessions = dict(
-                    zip(self._blobs, crew.map(lambda blob: self._settle(blob, task), self._blobs), strict=True)
-                )
-            missing = [(blob, session) for blob, session in sessions.items() if session is not None]
-            if missing:
-                self._send(missing, task)
+            self._bring(task)
 
-    def _send(self, missing: list[tuple[Descriptor, str]], task: Task) -> None:
-        # What is on its way would go on for as long as it takes, and why another failed is shown only after that.
-        with Crew(self._context, parallel(self._target), together=True) as crew:
-            watched = crew.watched(task)
-            for future in as_completed(
-                [crew.submit(self._upload, blob, session, watched) for blob, session in missing]
-            ):
-                future.result()
+    def _bring(self, task: Task) -> None:
+        # What is to be sent goes on its way while the rest is still asked for: a base of many layers is many questions.
+        # What is on its way when another fails would go on for as long as it takes, and why is shown only after that.
+        with (
+            Crew(self._context, parallel(self._target), together=True) as senders,
+            Crew(self._context, _ASKED) as askers,
+        ):
+            watched = senders.watched(task)
+            asked = {askers.submit(self._settle, blob, task): blob for blob in self._blobs}
+            sending = []
+            for settled in as_completed(asked):
+                session = settled.result()
+                if session is not None:
+                    sending.append(senders.submit(self._upload, asked[settled], session, watched))
+            for sent in as_completed(sending):
+                sent.result()
 
     @property
     def done(self) -> Pushed:
