@@ -7,6 +7,7 @@ import io
 import zipfile
 from pathlib import Path
 
+from imgbuild.content.bundle import pack
 from imgbuild.content.changeset import BytesContent, Change, ChangeType, write_layer
 from imgbuild.content.compression import zstd  # type: ignore[attr-defined] # whichever module has it
 from imgbuild.content.inventory import scan_layer
@@ -83,6 +84,7 @@ def seeds() -> dict[str, list[bytes]]:
         "tar": [tar],
         "layer": [tar, gzip.compress(tar, mtime=0)],
         "compressed": [gzip.compress(b"text" * 50, mtime=0), zstd.compress(b"text" * 50)],
+        "bundle": [pack([b"text" * 50, b"more"])],
         "inventory": [_inventory()],
         "tree": [_tree()],
         "elf": [library],

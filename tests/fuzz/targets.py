@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from imgbuild import jsontext
 from imgbuild.adapters.project import _toml
 from imgbuild.config import Limits
+from imgbuild.content.bundle import Expanded, unpack
 from imgbuild.content.compression import decompress
 from imgbuild.content.elf import read_elf
 from imgbuild.content.inventory import Inventory, scan_layer
@@ -25,6 +26,7 @@ from imgbuild.content.tree import Tree
 from imgbuild.content.treefile import TreeFile
 from imgbuild.content.unidiff import parse_patch
 from imgbuild.content.ziparchive import member_digest, open_archive
+from imgbuild.digest import Digest
 from imgbuild.errors import ImgbuildError
 from imgbuild.model.image import parse_image
 from imgbuild.model.layer import parse_layer
@@ -61,6 +63,12 @@ def compressed(data: bytes) -> None:
     stream = decompress(io.BytesIO(data), subject="stream", limits=LIMITS)
     while stream.read(4096):
         pass
+
+
+def bundle(data: bytes) -> None:
+    """Small files that somebody published."""
+    for digest, content in unpack(Expanded(io.BytesIO(data), subject="bundle", max_bytes=1 << 20)):
+        assert Digest.of(content) == digest
 
 
 def inventory(data: bytes) -> None:
@@ -181,7 +189,7 @@ class _Etc:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        *(tar, layer, compressed, inventory, tree, elf, record, patch, manifest, index, config, definition),
+        *(tar, layer, compressed, bundle, inventory, tree, elf, record, patch, manifest, index, config, definition),
         *(layer_definition, lock, receipt, json, linker_cache, linker_configuration, wheel, reference),
     )
 }

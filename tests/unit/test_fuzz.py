@@ -1,4 +1,4 @@
-"""The fuzz targets on whole inputs, on damaged ones, and on what once broke them; and a short search in CI."""
+"""The fuzz targets on whole inputs, on damaged ones, and on what searches found; and a short search in CI."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.corpus import choose, kept
 from tests.fuzz.seeds import seeds
 from tests.fuzz.targets import TARGETS, run
 
 ROOT = Path(__file__).parents[2]
-CORPUS = ROOT / "tests" / "fuzz" / "corpus"
 SECONDS = 3
 
 
@@ -44,9 +44,21 @@ def test_damaged_inputs_end_in_a_value_or_an_error_of_ours(name: str) -> None:
             run(name, bytes(raw))
 
 
-@pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_what_once_broke_a_promise_keeps_it(path: Path) -> None:
-    run(path.parent.name, path.read_bytes())
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_searches_found_ends_in_a_value_or_an_error_of_ours(name: str) -> None:
+    inputs = kept(name)
+    assert inputs
+    for data in inputs.values():
+        run(name, data)
+
+
+def test_an_input_is_kept_for_what_it_alone_does_or_for_what_it_broke() -> None:
+    short, long, other = b"{}", b'{"a":1}', b"[1.5]"
+    inputs = {"1": short, "2": long, "3": long + b" ", "4": other, "broken-1": short}
+    chosen = choose("json", inputs)
+    assert "broken-1" in chosen
+    assert "2" in chosen
+    assert not {"1", "3"} & chosen.keys()
 
 
 @pytest.mark.parametrize("name", TARGETS)
