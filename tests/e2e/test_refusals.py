@@ -523,10 +523,10 @@ def the_library_has_another_soname(tiny: Tiny) -> Finding:
 def the_library_needs_a_newer_glibc(tiny: Tiny) -> Finding:
     swap_library(tiny, library("2.30.7", versions_needed={"libc.so.6": ("GLIBC_2.40",)}))
     return Finding(
-        check="library.nccl.glibc",
+        check="library.nccl.versions",
         subject=f"/{LIBRARY}",
-        expected="needs at most glibc 2.39",
-        actual="needs glibc 2.40",
+        expected="needs no version that is not in the image",
+        actual="needs GLIBC_2.40 of libc.so.6",
     )
 
 

@@ -24,10 +24,10 @@ from imgbuild.config import DEFAULT_LIMITS, Limits
 from imgbuild.content.elfdynamic import Dynamic
 from imgbuild.content.elfimage import Image, is_elf
 
-__all__ = ["ElfFacts", "is_elf", "read_elf"]
+__all__ = ["ElfFacts", "is_elf", "newest_glibc", "read_elf"]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 _GLIBC = re.compile(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4})*)")
 
@@ -50,10 +50,11 @@ class ElfFacts:
         runpath: DT_RUNPATH, likewise. Where it is present, even if empty, ld.so ignores `rpath`.
         interpreter: PT_INTERP, None where absent.
         build_id: lower-case hexadecimal digits of NT_GNU_BUILD_ID, None where absent.
-        imports: names of undefined dynamic symbols (weak ones too), sorted, without version, each once.
-        exports: names of defined dynamic symbols that other files can bind to (global, weak or unique; default or
-            protected visibility), sorted, each once. Includes the absolute symbols that name version nodes.
-        versions_needed: for each file name, sorted, the sorted version names wanted from it (`GLIBC_2.17`).
+        imports: undefined dynamic symbols (weak ones too), sorted, each once: `name`, or `name@VERSION`.
+        exports: defined dynamic symbols that other files can bind to (global, weak or unique; default or protected
+            visibility), likewise. Includes the absolute symbols that name version nodes.
+        versions_needed: for each file name, sorted, the sorted version names wanted from it (`GLIBC_2.17`), without
+            weak ones, of which ld.so only warns.
         versions_defined: sorted version names that the file defines, without the base one (its own name).
     """
 
@@ -71,14 +72,6 @@ class ElfFacts:
     exports: tuple[str, ...] = ()
     versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
     versions_defined: tuple[str, ...] = ()
-
-    def glibc_needed(self) -> str | None:
-        """The newest `GLIBC_x.y` wanted from any file, as `x.y`; GLIBC_PRIVATE and the like do not count."""
-        return _newest_glibc(name for _, names in self.versions_needed for name in names)
-
-    def glibc_defined(self) -> str | None:
-        """The newest `GLIBC_x.y` that the file defines, as `x.y`; this is the version of a libc.so.6."""
-        return _newest_glibc(self.versions_defined)
 
 
 def read_elf(data: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMITS) -> ElfFacts:
@@ -123,6 +116,7 @@ def _plain(value: str | int, prefix: str) -> str:
     return value.removeprefix(prefix).lower() if isinstance(value, str) else str(value)
 
 
-def _newest_glibc(names: Iterator[str] | tuple[str, ...]) -> str | None:
+def newest_glibc(names: Iterable[str]) -> str | None:
+    """The newest of versions named `GLIBC_x.y`, as `x.y`; GLIBC_PRIVATE and the like do not count."""
     found = [match.group(1) for name in names if (match := _GLIBC.fullmatch(name))]
     return max(found, key=lambda text: tuple(map(int, text.split("."))), default=None)

@@ -1,7 +1,7 @@
 """The dynamic table of an ELF file and what it points to: names, symbols, versions.
 
-The part of `content.elf` between the bytes (`content.elfimage`) and the facts. Where glibc's `elf/dl-load.c`,
-`elf/dl-lookup.c` and `elf/dl-version.c` ignore a count and follow a chain, so does this. NOT checked: relocations, and
+The part of `content.elf` between the bytes (`content.elfimage`) and the facts. Where glibc's `elf/dl-load.c` and
+`elf/dl-lookup.c` ignore a count and follow a chain, so does this. NOT checked: relocations, and
 that a symbol's hash leads to it.
 """
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from imgbuild.config import MIB
 from imgbuild.content.elfimage import text_of
+from imgbuild.content.elfversions import Versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 _TAGS = 65_536
 """entries of one dynamic table; real ones have under 1,000."""
-_VERSION_RECORDS = 10_000
-"""version records of one file; libc.so.6 has about 100."""
 _STRING_TABLE_BYTES = 64 * MIB
 """bytes of one dynamic string table; the largest known (machine-learning frameworks) have about 40 MiB."""
 _NAMES_BYTES = 128 * MIB
@@ -46,7 +45,6 @@ _WIDE_HASHES = frozenset(("s390", "alpha"))
 """machines whose DT_HASH has 64-bit words in ELF64."""
 _LOWEST_BITS = bytes(byte & 1 for byte in range(256))
 _DF_1_PIE = 0x0800_0000
-_VER_FLG_BASE = 1
 _ADDRESS_TAGS = (
     "DT_STRTAB", "DT_HASH", "DT_GNU_HASH", "DT_VERSYM", "DT_VERNEED", "DT_VERDEF", "DT_RELA", "DT_REL", "DT_RELR",
     "DT_JMPREL", "DT_INIT", "DT_FINI", "DT_INIT_ARRAY", "DT_FINI_ARRAY", "DT_PREINIT_ARRAY", "DT_PLTGOT",
@@ -99,7 +97,8 @@ class Dynamic:
         if not self.entries:
             return {}
         needed = self._number["DT_NEEDED"]
-        imports, exports = self._symbols()
+        versions = Versions(self._image, self.value, self._name)
+        imports, exports = self._symbols(versions)
         return {
             "soname": self._string("DT_SONAME"),
             "needed": tuple(self._name(value) for tag, value in self.entries if tag == needed),
@@ -107,8 +106,8 @@ class Dynamic:
             "runpath": self._directories("DT_RUNPATH"),
             "imports": imports,
             "exports": exports,
-            "versions_needed": self._versions_needed(),
-            "versions_defined": self._versions_defined(),
+            "versions_needed": versions.needed,
+            "versions_defined": versions.defined,
         }
 
     def _string_table(self) -> bytes:
@@ -149,20 +148,20 @@ class Dynamic:
         text = self._string(tag)
         return () if text is None else tuple(text.split(":"))
 
-    def _symbols(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _symbols(self, versions: Versions) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Imports and exports, each sorted."""
         imports: set[str] = set()
         exports: set[str] = set()
-        for offset, info, other, section in self._records():
+        for (offset, info, other, section), version in self._records(versions):
             if offset and info in _LINKED:
                 if not section:
-                    imports.add(self._name(offset))
+                    imports.add(self._name(offset) + version)
                 elif other & 3 not in _HIDDEN:
-                    exports.add(self._name(offset))
+                    exports.add(self._name(offset) + version)
         return tuple(sorted(imports)), tuple(sorted(exports))
 
-    def _records(self) -> Iterator[tuple[int, int, int, int]]:
-        """Name offset, info, other and section index of each dynamic symbol."""
+    def _records(self, versions: Versions) -> Iterator[tuple[tuple[int, int, int, int], str]]:
+        """Name offset, info, other and section index of each dynamic symbol, and its version."""
         address = self.value("DT_SYMTAB")
         if address is None:
             return
@@ -178,10 +177,12 @@ class Dynamic:
         for start in range(0, count, _SYMBOL_BATCH):
             batch = min(_SYMBOL_BATCH, count - start)
             data = self._image.at(address + start * size, batch * size, "the dynamic symbol table")
-            for record in struct.iter_unpack(form, data):
+            # Where their number is a guess, there may be no versions for the last of them: the name ends the table.
+            numbers = versions.of(start, batch, certain=certain)
+            for record, version in zip(struct.iter_unpack(form, data), numbers, strict=True):
                 if not certain and record[0] >= len(self._string_table()):
                     return
-                yield record
+                yield record, version
 
     def _symbol_count(self, table: int, size: int) -> tuple[int, bool]:
         """How many dynamic symbols there are, and whether that is certain: no tag says it.
@@ -226,35 +227,3 @@ class Dynamic:
             chain += 4 * batch
             left -= batch
         raise self._image.damaged(f"has a chain without an end in {what}")
-
-    def _linked(self, form: str, address: int, what: str, left: list[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Records whose last field is the distance to the next one; 0 ends them, as in ld.so, not the count."""
-        while True:
-            left[0] -= 1
-            if left[0] < 0:
-                raise self._image.damaged("has too many version records", expected=f"at most {_VERSION_RECORDS}")
-            record = self._image.unpack(form, address, what)
-            yield address, record
-            if not record[-1]:
-                return
-            address += record[-1]
-
-    def _versions_needed(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        start = self.value("DT_VERNEED")
-        what, left = "the table of needed versions", [_VERSION_RECORDS]
-        files: dict[str, set[str]] = {}
-        if start is not None:
-            for address, (_, _, file, first, _) in self._linked("2H3I", start, what, left):
-                names = files.setdefault(self._name(file), set())
-                names.update(self._name(aux[3]) for _, aux in self._linked("I2H2I", address + first, what, left))
-        return tuple((file, tuple(sorted(names))) for file, names in sorted(files.items()))
-
-    def _versions_defined(self) -> tuple[str, ...]:
-        start = self.value("DT_VERDEF")
-        what, left = "the table of defined versions", [_VERSION_RECORDS]
-        names = set()
-        if start is not None:
-            for address, (_, flags, _, _, _, first, _) in self._linked("4H3I", start, what, left):
-                if not flags & _VER_FLG_BASE:
-                    names.add(self._name(self._image.unpack("2I", address + first, what)[0]))
-        return tuple(sorted(names))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from imgbuild.config import CHUNK_BYTES, DEFAULT_LIMITS, Limits
 from imgbuild.content.compression import decompress
-from imgbuild.content.elf import is_elf, read_elf
+from imgbuild.content.elf import is_elf, newest_glibc, read_elf
 from imgbuild.content.elftexts import ARCHIVES, Inside, Texts, variable_names
 from imgbuild.content.tarstream import EntryType, TarEntry, TarReader
 from imgbuild.digest import Digest
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imgbuild.content.elf import ElfFacts
     from imgbuild.digest import Readable
 
-SCHEMA = "imgbuild/inventory/v2"
+SCHEMA = "imgbuild/inventory/v3"
 SYMBOL_FAMILIES = ("nccl", "pnccl")
 """Prefixes of the dynamic symbols that an inventory keeps; a whole CUDA image has millions of others."""
 
@@ -54,7 +54,7 @@ _CAPTURED_PATHS = (
 # `gc=False`: entries hold no references in a circle, and looking for some in half a million of them takes as long as
 # building a tree from them.
 class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Facts of one ELF file; `imports` and `exports` only of the header's symbol families."""
+    """Facts of one ELF file (`ElfFacts`); `imports` and `exports` only of the header's symbol families."""
 
     machine: str
     bits: int = 64
@@ -64,13 +64,18 @@ class ElfRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()
     build_id: str | None = None
-    glibc_needed: str | None = None
-    glibc_defined: str | None = None
+    versions_needed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    versions_defined: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     exports: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
     """Texts by which a library of the families names itself (`content.elftexts`); what is not among them may be there
     all the same."""
+
+    @property
+    def glibc_needed(self) -> str | None:
+        """The newest `GLIBC_x.y` that it needs of any file, as `x.y`."""
+        return newest_glibc(name for _, names in self.versions_needed for name in names)
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -326,8 +331,8 @@ def elf_record(facts: ElfFacts) -> ElfRecord:
         rpath=facts.rpath,
         runpath=facts.runpath,
         build_id=facts.build_id,
-        glibc_needed=facts.glibc_needed(),
-        glibc_defined=facts.glibc_defined(),
+        versions_needed=facts.versions_needed,
+        versions_defined=facts.versions_defined,
         imports=tuple(name for name in facts.imports if name.startswith(SYMBOL_FAMILIES)),
         exports=tuple(name for name in facts.exports if name.startswith(SYMBOL_FAMILIES)),
     )

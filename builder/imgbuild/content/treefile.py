@@ -25,7 +25,7 @@ from imgbuild.errors import ArchiveError, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = "imgbuild/tree/v2"
+SCHEMA = "imgbuild/tree/v3"
 _FIRST_LINE = f"{SCHEMA}\n".encode()
 _OFFSET_BYTES = 8
 _HINT = "remove the file; it is made anew from the inventories of the layers"

@@ -44,7 +44,7 @@ LIBRARY_CHECKS = (
     "machine",
     "soname",
     "build_id",
-    "glibc",
+    "versions",
     "needed",
     "symbols",
     "strings",

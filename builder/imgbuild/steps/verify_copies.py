@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from imgbuild.content.elfversions import unversioned
 from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import image_path, parent, show
@@ -80,13 +81,13 @@ class Copies:
         ]
 
     def _found(self, node: Node) -> Iterator[bytes]:
-        own = node.elf.exports if node.elf is not None else ()
+        own = unversioned(node.elf.exports) if node.elf is not None else ()
         symbols = {self._library.symbol, *(name for name in own if name.startswith(tuple(self._library.prefixes)))}
         for path, other in self._view.elf_files:
             if path == self._target or other.elf is None:
                 continue
             named = other.elf.soname == self._library.soname or path.rpartition(b"/")[2].startswith(self.stem)
-            if named or not symbols.isdisjoint(other.elf.exports):
+            if named or not symbols.isdisjoint(unversioned(other.elf.exports)):
                 yield path
 
     def _providers(self) -> list[Finding]:

@@ -4,8 +4,9 @@ For each library of the definition (design.md, section 7; cases C65, C66, P01 to
 
 a. The path resolves to a regular file with the digest of the locked source.
 b. It is for the image's machine, has the SONAME, and its build id is the lock's.
-c. It needs no newer glibc than the image has, and all it needs is in the image.
-d. It exports every symbol with its prefixes that some other file imports. Some must be imported.
+c. All it needs is in the image, with every version that it needs of glibc, libstdc++ and the like.
+d. It exports every symbol with its prefixes that some other file imports, in the version that this one asks for, and
+   defines every version that others need of its SONAME. Some symbol must be imported.
 e. Its bytes hold the required strings.
 f. Every other file that has the SONAME, its file name, its symbol or one of the library's exports with its prefixes,
    under any name, is accepted in the definition.
@@ -30,6 +31,7 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING
 
+from imgbuild.content.elfversions import binds
 from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, compare, judge, not_checked
@@ -143,16 +145,30 @@ class _Gate:
         if not wanted and self._library.consumers == "some":
             reason = f"no other file imports a symbol that begins with {' or '.join(prefixes)}, so none was compared"
             return not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")
-        lacking = sorted(set(wanted) - set(elf.exports))
+        exports = set(elf.exports)
+        lacking = [f"{name} (for {show(path)})" for name, path in sorted(wanted.items()) if not binds(name, exports)]
+        lacking += [f"version {name} (for {show(path)})" for name, path in self._lacking_versions(target, elf)]
         return judge(
             check,
             show(target),
             not lacking,
             expected=f"exports the {len(wanted)} symbols that other files import",
-            actual="exports them all"
-            if not lacking
-            else "lacks " + ", ".join(f"{n} (for {show(wanted[n])})" for n in lacking[:5]),
+            actual="lacks " + ", ".join(lacking[:5]) if lacking else "exports them all",
         )
+
+    def _lacking_versions(self, target: bytes, elf: ElfRecord) -> list[tuple[str, bytes]]:
+        """Of a file that defines no version ld.so takes what has none; if it needs none either, ld.so ends there."""
+        if elf.versions_needed and not elf.versions_defined:
+            return []
+        wanted = {
+            name: path
+            for path, node in self._view.elf_files
+            if node.elf is not None and path != target
+            for file, names in node.elf.versions_needed
+            if file == self._library.soname
+            for name in names
+        }
+        return sorted((name, path) for name, path in wanted.items() if name not in elf.versions_defined)
 
     def _strings(self, target: bytes, node: Node) -> list[Finding]:
         check, where = self._check("strings"), show(target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imgbuild.content.elf import newest_glibc
 from imgbuild.content.ldcache import LdCache, parse_cache
 from imgbuild.content.loader import Linker
 from imgbuild.content.node import LINK
@@ -163,7 +164,7 @@ def _read_cache(view: View, machine: str) -> tuple[LdCache | None, str | None]:
 
 
 def needs(view: View, search: Search, target: bytes, elf: ElfRecord, name: Callable[[str], str]) -> list[Finding]:
-    """Whether the image has all that a file needs, and a glibc that is new enough: the one that its search finds.
+    """Whether the image has all that a file needs, and in it the versions: in the files that its own search finds.
 
     Args:
         view: the image.
@@ -182,22 +183,29 @@ def needs(view: View, search: Search, target: bytes, elf: ElfRecord, name: Calla
         text = "all it needs is in the image"
         actual = f"absent: {', '.join(absent)}" if absent else text
         second = judge(name("needed"), where, not absent, expected=text, actual=actual)
-    return [_glibc(view, search.load(target, "libc.so.6"), elf.glibc_needed, name("glibc")), second]
+    return [_versions(view, search, target, elf, name("versions")), second]
 
 
-def _glibc(view: View, load: Load, wanted: str | None, check: str) -> Finding:
-    where = show(load.path)
-    facts = view.elf(load.provider) if load.provider is not None else None
-    if load.provider is None or facts is None or facts.glibc_defined is None:
-        return not_checked(check, where, "its search finds no libc.so.6 with versions")
-    if load.doubt is not None and not load.present:
-        return not_checked(check, where, f"libc.so.6: {load.doubt}")
-    have = facts.glibc_defined
-    enough = wanted is None or _version(wanted) <= _version(have)
-    actual = f"needs glibc {wanted}" if wanted else "needs no version of glibc"
-    reason = f"that is {show(load.provider)}"
-    return judge(check, where, enough, expected=f"needs at most glibc {have}", actual=actual, reason=reason)
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
+def _versions(view: View, search: Search, target: bytes, elf: ElfRecord, check: str) -> Finding:
+    """ld.so refuses a file if a version that it needs of another one is not defined there (`elf/dl-version.c`)."""
+    where, lacking, doubts, found = show(target), [], [], []
+    for file, wanted in elf.versions_needed:
+        if not wanted:
+            continue
+        load = search.load(target, file)
+        facts = view.elf(load.provider) if load.provider is not None else None
+        if load.provider is None or facts is None or not facts.versions_defined:
+            doubts.append(f"its search finds no {file} with versions")
+        elif load.doubt is not None and not load.present:
+            doubts.append(f"{file}: {load.doubt}")
+        else:
+            absent = sorted(set(wanted) - set(facts.versions_defined))
+            lacking += [f"{version} of {file}" for version in absent]
+            glibc = newest_glibc(facts.versions_defined)
+            found.append(f"{file} is {show(load.provider)}" + (f", glibc {glibc}" if glibc else ""))
+    if doubts and not lacking:
+        return not_checked(check, where, "; ".join(doubts))
+    text = "needs no version that is not in the image"
+    met = text if elf.versions_needed else "needs no version"
+    actual = f"needs {', '.join(lacking[:5])}" if lacking else met
+    return judge(check, where, not lacking, expected=text, actual=actual, reason="; ".join(found) or None)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imgbuild.content.elf import ElfFacts, is_elf, read_elf
+from imgbuild.content.elf import ElfFacts, is_elf, newest_glibc, read_elf
 from imgbuild.errors import ArchiveError
 
-from tests.support.elf_builder import shared_object, static_program, tag_value, with_bytes
+from tests.support.elf_builder import shared_object, static_program, tag_value, with_bytes, with_tag
 
 NCCL: dict[str, Any] = {
     "soname": "libnccl.so.2",
@@ -51,7 +51,7 @@ def oracle(path: Path) -> dict[str, Any]:
     for binding, visibility, section, name in (m.groups() for m in map(symbol.match, text.splitlines()) if m):
         undefined = section == "UND"
         if binding != "LOCAL" and (undefined or visibility in ("DEFAULT", "PROTECTED")):
-            names[undefined].add(name.partition("@")[0])
+            names[undefined].add(name.replace("@@", "@"))
     needs = text.partition("Version needs section")[2]
     versions: dict[str, set[str]] = {}
     for file, version in re.findall(r"File: (\S+)|  Name: (\S+)  Flags", needs):
@@ -71,6 +71,8 @@ def oracle(path: Path) -> dict[str, Any]:
 
 
 def as_oracle(facts: ElfFacts) -> dict[str, Any]:
+    # readelf shows no version of the symbol that names one.
+    exports = {re.sub(r"^(.*)@\1$", r"\1", name) for name in facts.exports}
     return {
         "needed": list(facts.needed),
         "soname": facts.soname,
@@ -78,7 +80,7 @@ def as_oracle(facts: ElfFacts) -> dict[str, Any]:
         "runpath": ":".join(facts.runpath) if facts.runpath else None,
         "build_id": facts.build_id,
         "imports": list(facts.imports),
-        "exports": list(facts.exports),
+        "exports": sorted(exports),
         "versions_needed": {file: list(names) for file, names in facts.versions_needed},
         "versions_defined": list(facts.versions_defined),
     }
@@ -95,8 +97,8 @@ def test_every_fact_is_read_with_and_without_section_headers(hash_style: str, se
     assert facts.runpath == ("$ORIGIN/../lib", "/b")
     assert facts.interpreter is None
     assert facts.build_id == NCCL["build_id"]
-    assert facts.imports == ("free", "memcpy", "pthread_create")
-    assert facts.exports == tuple(sorted(name.partition("@")[0] for name in NCCL["exports"]))
+    assert facts.imports == tuple(sorted(NCCL["imports"]))
+    assert facts.exports == tuple(sorted(NCCL["exports"]))
     assert facts.versions_needed == (
         ("ld-linux.so.1", ("GLIBC_PRIVATE",)),
         ("libc.so.6", ("GLIBC_2.17", "GLIBC_2.9")),
@@ -131,7 +133,7 @@ def test_libc_of_this_system_is_a_library_that_tells_its_version() -> None:
         facts = read_elf(file, subject="libc.so.6")
     assert facts.kind == "shared"
     assert facts.interpreter is not None
-    defined = facts.glibc_defined()
+    defined = newest_glibc(facts.versions_defined)
     assert defined is not None
     assert int(defined.split(".")[1]) >= 17
 
@@ -211,8 +213,23 @@ def test_imports_are_found_where_the_gnu_hash_table_is_empty() -> None:
 )
 def test_glibc_versions_compare_as_numbers(names: list[str], newest: str | None) -> None:
     facts = facts_of(shared_object(versions_needed={"libc.so.6": names} if names else {}, versions_defined=names))
-    assert facts.glibc_needed() == newest
-    assert facts.glibc_defined() == newest
+    assert newest_glibc(facts.versions_defined) == newest
+    assert newest_glibc(name for _, wanted in facts.versions_needed for name in wanted) == newest
+
+
+def test_a_weak_version_is_not_needed_and_a_symbol_has_it_all_the_same() -> None:
+    data = shared_object(imports=["puts@GLIBC_2.99"], versions_needed={"libc.so.6": ["GLIBC_2.99"]})
+    flags = tag_value(data, "VERNEED") + 16 + 4
+    facts = facts_of(with_bytes(data, flags, b"\2\0"))
+    assert facts_of(data).versions_needed == (("libc.so.6", ("GLIBC_2.99",)),)
+    assert facts.versions_needed == (("libc.so.6", ()),)
+    assert facts.imports == ("puts@GLIBC_2.99",)
+
+
+def test_versions_of_symbols_outside_of_their_segment_are_damage() -> None:
+    data = shared_object(imports=["puts@V"], versions_needed={"libc.so.6": ["V"]})
+    with pytest.raises(ArchiveError, match="the versions of symbols"):
+        facts_of(with_tag(data, "VERSYM", len(data) - 1))
 
 
 def test_names_that_are_not_utf8_can_be_written_as_json() -> None:

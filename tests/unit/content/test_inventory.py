@@ -151,7 +151,7 @@ class TestElf:
             needed=("libc.so.6",),
             runpath=("$ORIGIN", "/opt/lib"),
             build_id="ab" * 20,
-            glibc_needed="2.17",
+            versions_needed=(("libc.so.6", ("GLIBC_2.17", "GLIBC_2.4")),),
             imports=("ncclY",),
             exports=("ncclGetVersion", "pncclX"),
         )
@@ -281,7 +281,7 @@ class TestDocument:
         dumped = scan(self.DATA).inventory.dump()
         header, *rows = [json.loads(line) for line in dumped.splitlines()]
         assert header == {
-            "schema": "imgbuild/inventory/v2",
+            "schema": "imgbuild/inventory/v3",
             "diff_id": str(Digest.of(self.DATA)),
             "uncompressed_size": len(self.DATA),
             "entries": 3,
@@ -300,7 +300,7 @@ class TestDocument:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            (b"imgbuild/inventory/v2", b"imgbuild/inventory/v3"),
+            (b"imgbuild/inventory/v3", b"imgbuild/inventory/v2"),
             (b'"entries":3', b'"entries":4'),
             (b'"entries":3', b'"entries":-3'),
             (b"sha256:", b"sha255:"),
