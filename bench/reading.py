@@ -5,7 +5,8 @@
 1. the pass over a base of 4 GB (digests, inflating, DiffIDs, entries, every file's sha256, ELF facts, package records),
    from a registry and from a store, against the limit: hashing and inflating alone, by the fastest library of each, the
    sum spread over the cores; and Syft on the same image.
-2. what is read again of it: the inventory of 200,000 files and its tree, and verification of an image of that size.
+2. a build on a machine that has none of it, where what is known of the base is published: two of its texts are patched.
+3. what is read again of it: the inventory of 200,000 files and its tree, and verification of an image of that size.
 
 All that is written is below `--work`, which is removed in the end.
 """
@@ -32,6 +33,7 @@ from isal import isal_zlib
 
 from bench import bases, machine, project
 from bench.bases import Storage
+from bench.project import Project
 from bench.proofs import GB, copy_sources
 from tests.support.registries import docker_registry
 
@@ -66,6 +68,7 @@ def main(arguments: Sequence[str]) -> None:
             print(f"base: {base.size / GB:.2f} GB in {len(base.layers)} layers, {base.files} files; ", end="")
             print(f"load {os.getloadavg()[0]:.2f}\n", flush=True)
             _pass(work, storage, base, registry.host, meter, syft)
+            _cold(work, base, registry.host, meter)
             _again(work, storage, options.store.absolute(), registry.host, meter)
     finally:
         shutil.rmtree(work, ignore_errors=True)
@@ -139,6 +142,27 @@ def _layout(folder: Path, storage: Storage, base: BaseImage) -> Path:
 
 def _blobs(document: dict[str, list[dict[str, str]]]) -> list[dict[str, str]]:
     return [document["config"], *document["layers"]]  # type: ignore[list-item] # the config is one
+
+
+def _cold(work: Path, base: BaseImage, host: str, meter: Meter) -> None:
+    """Builds that publish nothing; the first finds the inventories, the second all that is known."""
+    made = project.create(work / "project-cold", work / "cache-cold", host, base)
+    ours = Cache(default_folder(), ledger=Ledger()).root
+    copy_sources(ours, made.cache)
+    reference = f"{host}/{base.name}:base"
+    meter.run(made.command("inventory", reference, "--push"))
+    meter.run(made.command("lock", project.NAME))
+    print("\n| a build of two patched texts | s | read from registries, MB | memory, MB |\n|---|---|---|---|")
+    for label in ("empty cache, published before there was a lock", "empty cache, published after", "warm"):
+        if label != "warm":
+            copy_sources(ours, made.cache)
+        if label.endswith("after"):
+            kept = Project(root=made.root, cache=work / "cache-kept")
+            meter.run(kept.command("inventory", reference, "--push"))
+        cost = meter.run(made.command("build", project.NAME, "--dry-run"))
+        print(f"| {label} | {cost.seconds:.2f} | {(cost.read or 0) / 1e6:.1f} | {cost.peak / 1e6:.0f} |", flush=True)
+        if label.endswith("lock"):
+            shutil.copytree(made.cache, work / "cache-kept", copy_function=os.link)
 
 
 def _again(work: Path, storage: Storage, standin: Path, host: str, meter: Meter) -> None:
