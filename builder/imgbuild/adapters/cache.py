@@ -56,6 +56,16 @@ class Cache(BlobFolder):
         except ImgbuildError:
             return None
 
+    def keep(self, digest: Digest, data: bytes) -> None:
+        """Keep a small blob under its digest, which is the caller's word, for whoever asks `get`.
+
+        It is not synced: there are thousands of them, and one that a crash has damaged is as if it were not here.
+        """
+        with self.pending() as pending:
+            pending.write(data)
+            pending.commit(self.path(digest), durable=False)
+        self.ledger.written(self.place, len(data))
+
     def inventory(
         self, layer: Descriptor, diff_id: Digest, expected: Digest | None = None
     ) -> tuple[Inventory, Digest] | None:

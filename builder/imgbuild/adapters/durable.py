@@ -66,15 +66,20 @@ class PendingFile:
             while view:
                 view = view[os.write(self._fd, view) :]
 
-    def commit(self, target: Path, *, mode: int = _MODE) -> None:
-        """Make it durable under its final name, over what may be there."""
+    def commit(self, target: Path, *, mode: int = _MODE, durable: bool = True) -> None:
+        """Give it its final name, over what may be there.
+
+        What is not `durable` may have other bytes after a crash of the machine, so only for what readers check.
+        """
         with storage_errors(target):
             os.fchmod(self._fd, mode)
-            os.fsync(self._fd)
+            if durable:
+                os.fsync(self._fd)
             target.parent.mkdir(parents=True, exist_ok=True)
             os.replace(self._path, target)
             self._path = ""
-            _sync_folder(target.parent)
+            if durable:
+                _sync_folder(target.parent)
 
     def __enter__(self) -> Self:
         return self

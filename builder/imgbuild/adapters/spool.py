@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 from typing import IO, TYPE_CHECKING, BinaryIO, Self, cast
 
@@ -14,16 +15,22 @@ _MEMORY_BYTES = 32 * 1024 * 1024
 """bytes that stay in memory: all of most libraries, and of others the tables that are looked for."""
 
 
+_PIECE_BYTES = 64 * 1024
+"""bytes above which a piece is kept as it came; shorter ones are joined, so that a byte at a time takes no more."""
+
+
 class Spool:
     """A seekable file for one content after the other: the first bytes in memory, what is more in an anonymous file.
 
-    Both are used again by the next content, since making them new takes longer than to fill them. Not for two threads.
+    The pieces that are written are kept and not copied. Not for two threads.
     """
 
     def __init__(self, folder: Path) -> None:
         """Nothing is made yet; the file will be below `folder`."""
         self._folder = folder
-        self._memory = bytearray()
+        self._pieces: list[bytes | bytearray] = []
+        self._starts: list[int] = []
+        self._kept = 0
         self._file: IO[bytes] | None = None
         self._size = 0
         self._position = 0
@@ -35,22 +42,20 @@ class Spool:
 
     def write(self, data: bytes, /) -> int:
         """Append bytes; a full disk is a `StorageError`."""
-        end = min(self._size + len(data), _MEMORY_BYTES)
-        kept = max(0, end - self._size)
+        kept = min(len(data), _MEMORY_BYTES - self._kept)
         if kept:
-            if len(self._memory) < end:
-                self._memory.extend(bytes(max(end, min(2 * len(self._memory), _MEMORY_BYTES)) - len(self._memory)))
-            self._memory[self._size : end] = data[:kept] if kept < len(data) else data
+            self._keep(data if kept == len(data) else data[:kept])
+            self._size += kept
         if kept < len(data):
             if self._file is None:
                 self._file = anonymous(self._folder)
             view = memoryview(data)[kept:]
             with storage_errors(self._folder):
                 # Elsewhere after a read, or a write that failed.
-                self._file.seek(max(0, self._size - _MEMORY_BYTES))
+                self._file.seek(self._size - self._kept)
                 while view:
                     view = view[self._file.write(view) :]
-        self._size += len(data)
+            self._size += len(data) - kept
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
@@ -63,18 +68,17 @@ class Spool:
         """At most `size` bytes from the place on; all that follow where it is negative."""
         end = self._size if size < 0 else min(self._position + size, self._size)
         start = min(self._position, end)
-        data = bytes(memoryview(self._memory)[start : min(end, _MEMORY_BYTES)])
-        if end > _MEMORY_BYTES and self._file is not None:
+        data = self._from_memory(start, min(end, self._kept))
+        if end > self._kept and self._file is not None:
             with storage_errors(self._folder, "read"):
-                self._file.seek(max(start, _MEMORY_BYTES) - _MEMORY_BYTES)
-                data += self._file.read(end - max(start, _MEMORY_BYTES))
+                self._file.seek(max(start, self._kept) - self._kept)
+                data += self._file.read(end - max(start, self._kept))
         self._position = start + len(data)
         return data
 
     def close(self) -> None:
         """Give memory and disk back."""
         self._empty()
-        self._memory = bytearray()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -85,9 +89,30 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._empty()
 
+    def _keep(self, data: bytes) -> None:
+        last = self._pieces[-1] if self._pieces else b""
+        if isinstance(last, bytearray) and len(last) + len(data) <= _PIECE_BYTES:
+            last += data
+        else:
+            self._starts.append(self._kept)
+            self._pieces.append(bytearray(data) if len(data) < _PIECE_BYTES else data)
+        self._kept += len(data)
+
+    def _from_memory(self, start: int, end: int) -> bytes:
+        parts = []
+        number = bisect.bisect_right(self._starts, start) - 1
+        while start < end:
+            offset = start - self._starts[number]
+            part = memoryview(self._pieces[number])[offset : offset + end - start]
+            parts.append(part)
+            start += len(part)
+            number += 1
+        return b"".join(parts)
+
     def _empty(self) -> None:
-        if self._file is not None and self._size > _MEMORY_BYTES:
+        if self._file is not None and self._kept == _MEMORY_BYTES:
             with storage_errors(self._folder):
                 self._file.seek(0)
                 self._file.truncate()
-        self._size = self._position = 0
+        self._pieces, self._starts = [], []
+        self._kept = self._size = self._position = 0

@@ -7,13 +7,14 @@ apart that state the same version; they are looked for in files that export the 
 
 from __future__ import annotations
 
+import ctypes
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
 from imgbuild.config import CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _VERSION = b"NCCL version "
 _NAME = b"NCCL_"
@@ -29,6 +30,26 @@ ARCHIVES = (b"!<arch>\n", b"PK\x03\x04")
 _INSIDE = (b"libnccl.so", b"ncclGetVersion")
 
 
+def _memmem() -> Callable[[bytes, int, bytes, int], int | None] | None:
+    """The C library's search (glibc, musl, macOS): three times as fast, and other threads run meanwhile."""
+    function = getattr(ctypes.CDLL(None), "memmem", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+        function.restype = ctypes.c_void_p
+    return function
+
+
+_search_memory = _memmem()
+_SHORT = 16 * 1024
+"""bytes below which a call outside of Python takes longer than it saves."""
+
+
+def _holds(data: bytes, word: bytes) -> bool:
+    if _search_memory is None or len(data) < _SHORT:
+        return word in data
+    return bool(_search_memory(data, len(data), word, len(word)))
+
+
 class Inside:
     """Whether an archive holds a library of the families, by a file name or a symbol in its bytes."""
 
@@ -39,7 +60,7 @@ class Inside:
     def update(self, piece: bytes) -> None:
         """The next piece, of any length."""
         window = self._tail + piece
-        self._left -= {word for word in self._left if word in window}
+        self._left -= {word for word in self._left if _holds(window, word)}
         self._tail = window[-(max(map(len, _INSIDE)) - 1) :]
 
     def finish(self) -> tuple[str, ...]:
@@ -74,6 +95,8 @@ class Texts:
 
     def _search(self, window: bytes, limit: int) -> None:
         """Keep the texts that begin before a limit."""
+        if not _holds(window, self._word):
+            return
         end = limit + len(self._word) - 1
         place = window.find(self._word, 0, end)
         while place >= 0 and len(self._found) < _MOST:

@@ -39,11 +39,15 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
             task.advance(count)
             part.advance(count)
 
+        def capture(digest: Digest, data: bytes) -> None:
+            if not context.cache.has(digest):
+                context.cache.keep(digest, data)
+
         return scan_layer(
             stream,
             subject=f"layer {layer.digest}",
             spool=spool.fresh,
-            capture=lambda digest, data: context.cache.has(digest) or context.cache.put([data]),
+            capture=capture,
             advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),
         )
@@ -92,7 +96,7 @@ def read_file(context: Context, layers: tuple[Descriptor, ...], node: Node, name
     data = context.cache.get(digest)
     if data is None:
         data = _extract(context, layers[node.layer], node, name)
-        context.cache.put([data])
+        context.cache.keep(digest, data)
     return data
 
 

@@ -238,7 +238,7 @@ class _Search:
         for digest, content in files:
             # Which small files an inventory has is not known here; which files are patched is.
             if row.blob.media_type == FILES_TYPE or digest in self._wanted.preimages:
-                self._context.cache.put([content])
+                self._context.cache.keep(digest, content)
 
 
 def _rows(raw: bytes, *, subject: str) -> list[_Row]:

@@ -52,6 +52,21 @@ def test_an_inventory_is_kept_by_layer_and_diff_id_and_found_by_them_or_with_its
     assert cache.inventory(LAYER, Digest.of(b"another layer")) is None
 
 
+@pytest.mark.parametrize("damage", [None, *DAMAGE.values()], ids=["whole", *DAMAGE])
+def test_a_small_file_that_a_crash_has_damaged_is_as_if_it_were_not_there(
+    cache: Cache, damage: Callable[[bytes], bytes] | None
+) -> None:
+    data = b"name,sha256=x,5\n"
+    digest = Digest.of(data)
+    cache.keep(digest, data)
+    if damage is not None:
+        cache.path(digest).write_bytes(damage(data))
+    assert cache.get(digest) == (data if damage is None else None)
+    cache.keep(digest, data)
+    assert cache.get(digest) == data
+    assert [path.name for path in cache.path(digest).parent.iterdir()] == [digest.encoded]
+
+
 @pytest.mark.parametrize(
     "other",
     [

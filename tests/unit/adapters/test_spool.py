@@ -7,6 +7,7 @@ import io
 import os
 import random
 import resource
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spool]:
-    """One that keeps ten bytes in memory."""
+@pytest.fixture(params=[4, 64])
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Spool]:
+    """One that keeps ten bytes in memory, and joins pieces of less than four, or all of them."""
     monkeypatch.setattr(spool, "_MEMORY_BYTES", 10)
+    monkeypatch.setattr(spool, "_PIECE_BYTES", request.param)
     with contextlib.closing(Spool(tmp_path / "spool")) as made:
         yield made
 
@@ -55,6 +57,16 @@ def test_any_read_at_any_place_is_that_of_a_file(small: Spool) -> None:
                     assert file.seek(place, whence) == model.seek(place, whence)
                 size = chance.choice([-1, 0, 1, 5, 20])
                 assert file.read(size) == model.read(size)
+
+
+def test_a_byte_at_a_time_takes_no_more_memory_than_all_at_once(tmp_path: Path) -> None:
+    with contextlib.closing(Spool(tmp_path)) as made, made.fresh() as file:
+        tracemalloc.start()
+        for _ in range(200_000):
+            file.write(b"x")
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 500_000
 
 
 def test_what_is_written_after_a_read_comes_last(small: Spool) -> None:

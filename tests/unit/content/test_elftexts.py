@@ -5,6 +5,7 @@ import itertools
 import random
 
 import pytest
+from imgbuild.content import elftexts
 from imgbuild.content.elftexts import _TEXT, Inside, Texts, variable_names
 
 VERSION = b"NCCL version 2.30.7+cuda13.0"
@@ -12,6 +13,16 @@ NAME = b"NCCL_SWITCHLESS_RING_ONLY"
 
 
 WORDS = (b"NCCL version ", b"NCCL_")
+
+
+@pytest.fixture(params=["by the C library", "by Python"], autouse=True)
+def search(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to search, also for what is short."""
+    if request.param == "by Python":
+        monkeypatch.setattr(elftexts, "_search_memory", None)
+    else:
+        assert elftexts._search_memory is not None
+        monkeypatch.setattr(elftexts, "_SHORT", 0)
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
