@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -259,8 +260,8 @@ def test_a_layer_that_is_there_in_another_size_gets_no_tag(faulty: FaultRegistry
 
 def test_reading_back_what_was_never_pushed_says_what_is_missing(faulty: FaultRegistry, tmp_path: Path) -> None:
     found, image = ready(faulty, tmp_path)
-    with pytest.raises(MissingError):
-        read_back(found.repository, image.manifest)
+    with ThreadPoolExecutor(1) as askers, pytest.raises(MissingError):
+        read_back(found.repository, image.manifest, askers)
 
 
 # Ending early

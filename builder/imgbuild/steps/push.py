@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from imgbuild.steps.crew import Crew, parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Executor
 
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.digest import Readable
@@ -91,9 +92,15 @@ class _Blobs:
     """The blobs of one image on their way into one repository."""
 
     def __init__(
-        self, context: Context, target: Repository, blobs: tuple[Descriptor, ...], mountable: frozenset[Digest]
+        self,
+        context: Context,
+        target: Repository,
+        blobs: tuple[Descriptor, ...],
+        mountable: frozenset[Digest],
+        askers: Crew,
     ) -> None:
         self._mountable = mountable
+        self._askers = askers
         self._context = context
         self._target = target
         self._blobs = sorted({blob.digest: blob for blob in blobs}.values(), key=lambda blob: (-blob.size, blob.digest))
@@ -115,12 +122,9 @@ class _Blobs:
     def _bring(self, task: Task) -> None:
         # What is to be sent goes on its way while the rest is still asked for: a base of many layers is many questions.
         # What is on its way when another fails would go on for as long as it takes, and why is shown only after that.
-        with (
-            Crew(self._context, parallel(self._target), together=True) as senders,
-            Crew(self._context, _ASKED) as askers,
-        ):
+        with Crew(self._context, parallel(self._target), together=True) as senders:
             watched = senders.watched(task)
-            asked = {askers.submit(self._settle, blob, task): blob for blob in self._blobs}
+            asked = {self._askers.submit(self._settle, blob, task): blob for blob in self._blobs}
             sending = []
             for settled in as_completed(asked):
                 session = settled.result()
@@ -211,21 +215,23 @@ def push(
     _refuse_large(target, manifest)
     if base is None:
         base = tuple(layer for layer in manifest.layers if not context.places.is_local(layer))
-    blobs = _Blobs(context, target, (*manifest.layers, manifest.config), frozenset(layer.digest for layer in base))
-    for attempt in range(1, _ATTEMPTS + 1):
-        blobs.send()
-        try:
-            target.put_manifest(raw, manifest.family.manifest)
-            findings = read_back(target, manifest)
-        except (MissingBlobsError, MissingError) as error:
-            if attempt == _ATTEMPTS:
-                raise
-            target.registry.note(f"{error}; sending what is missing")
-            continue
-        if attempt == _ATTEMPTS or Report(findings=tuple(findings)).ok:
-            break
-        target.registry.note(f"{target} has lost some of what it took; sending what is missing")
-    return blobs.done, findings
+    with Crew(context, _ASKED) as askers:
+        mountable = frozenset(layer.digest for layer in base)
+        blobs = _Blobs(context, target, (*manifest.layers, manifest.config), mountable, askers)
+        for attempt in range(1, _ATTEMPTS + 1):
+            blobs.send()
+            try:
+                target.put_manifest(raw, manifest.family.manifest)
+                findings = read_back(target, manifest, askers)
+            except (MissingBlobsError, MissingError) as error:
+                if attempt == _ATTEMPTS:
+                    raise
+                target.registry.note(f"{error}; sending what is missing")
+                continue
+            if attempt == _ATTEMPTS or Report(findings=tuple(findings)).ok:
+                break
+            target.registry.note(f"{target} has lost some of what it took; sending what is missing")
+        return blobs.done, findings
 
 
 def _refuse_large(target: Repository, manifest: Manifest) -> None:
@@ -242,12 +248,14 @@ def _refuse_large(target: Repository, manifest: Manifest) -> None:
             )
 
 
-def read_back(target: Repository, manifest: Manifest) -> list[Finding]:
-    """What a repository has of an image that was pushed there, as findings; a `MissingError` if it has no manifest."""
+def read_back(target: Repository, manifest: Manifest, askers: Executor) -> list[Finding]:
+    """What a repository has of an image that was pushed there, as findings; a `MissingError` if it has no manifest.
+
+    The blobs are asked for by `askers`.
+    """
     found = target.manifest(manifest.digest)
     blobs = (*manifest.layers, manifest.config)
-    with ThreadPoolExecutor(_ASKED) as pool:
-        there = list(pool.map(lambda blob: has_blob(target, blob), blobs))
+    there = list(askers.map(lambda blob: has_blob(target, blob), blobs))
     if there[-1]:
         read_blob(target, manifest.config, DEFAULT_LIMITS.config_bytes)
     return [
