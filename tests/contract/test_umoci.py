@@ -10,7 +10,6 @@ import pytest
 from imgbuild.content.inventory import scan_layer
 from imgbuild.content.tree import Tree
 from imgbuild.model.oci import Family
-from imgbuild.steps.build import build
 
 from tests.support.outside import inspect, need_root, run, tool, unpack
 from tests.support.tiny import Tiny
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.tools
 def built(tiny: Tiny) -> Digest:
     """Build the tiny image; the digest of its manifest."""
     context = tiny.context()
-    outcome = build(context, context.store, tiny.project().load("tiny"), tiny.lock())  # type: ignore[arg-type]
+    outcome = tiny.build(context)
     assert outcome.tags == ("tiny",)
     return outcome.assembled.manifest.digest
 

@@ -11,7 +11,6 @@ import pytest
 from imgbuild.cli import run
 from imgbuild.cli.schemas import generated, names, shipped
 from imgbuild.model.receipt import parse_receipt
-from imgbuild.steps.build import build
 from jsonschema import Draft202012Validator
 
 from tests.support.tiny import LIBRARY
@@ -72,7 +71,7 @@ def test_the_samples_are_all_documents_of_the_program() -> None:
 def files_of(tiny: Tiny) -> dict[str, Any]:
     """The documents that are files, by the name of their schema."""
     context = tiny.context()
-    outcome = build(context, context.store, tiny.project().load("tiny"), tiny.lock())  # type: ignore[arg-type]
+    outcome = tiny.build(context)
     workspace = outcome.assembled.workspace
     raw = workspace.read(b"usr/share/imgbuild/receipt.json", where="test")
     assert parse_receipt(raw, subject="receipt").image == "tiny"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.adapters.store import StagedStore
 from imgbuild.model.oci import Manifest
-from imgbuild.steps.build import _push, build
+from imgbuild.steps.build import _push
 
 from tests.support.reading import isolate
 from tests.support.soaking import Subject, Tally, blobs_of, file_blob, push_once
@@ -34,10 +34,10 @@ def subject(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Subj
     """The tiny image, assembled and verified, on a base that is in registries only."""
     isolate(monkeypatch, tmp_path)
     context = tiny.context(offline=False)
-    image, lock = tiny.project().load("tiny"), tiny.lock()
+    lock = tiny.lock()
     assert isinstance(context.store, StagedStore)
     base = context.store.manifest(context.store.resolve("base"))
-    outcome = build(context, context.store, image, lock)
+    outcome = tiny.build(context)
     result = context.store.manifest(outcome.assembled.manifest)
     folder = tiny.store_path / "blobs" / "sha256"
     kept = tmp_path / "base"
@@ -49,9 +49,8 @@ def subject(tiny: Tiny, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Subj
 
     def push_it(registries: Registries, destination: Destination) -> bool:
         here = dataclasses.replace(tiny.context(offline=False), connect=lambda: registries)
-        assert isinstance(here.store, StagedStore)
         if next(numbers) % WHOLE == 0:
-            return build(here, here.store, image, lock, destination=destination).report.ok
+            return tiny.build(here, destination=destination).report.ok
         # What a build does when it has assembled and verified.
         here = here.based_on(lock.pins.base.reference)
         return _push(here, outcome.assembled, outcome.report, destination)[1].ok

@@ -244,7 +244,7 @@ def test_a_tag_that_is_not_there_says_where_it_was_looked_for(remote: Remote) ->
 # Inventories that are shared
 
 
-def test_with_published_inventories_another_machine_does_not_read_the_base(remote: Remote, tmp_path: Path) -> None:
+def test_with_what_is_published_another_machine_does_not_read_the_base(remote: Remote, tmp_path: Path) -> None:
     code, found = remote.run("inventory", remote.reference(BASE, "v1"), "--push", cache=tmp_path / "first")
     assert code == 0, found
     assert {row["taken"] for row in found["layers"]} == {"read"}
@@ -257,8 +257,7 @@ def test_with_published_inventories_another_machine_does_not_read_the_base(remot
     code, built = remote.run("build", "tiny", "--push", f"{remote.host}/llm/tiny", cache=second)
     assert code == 0, built
     assert built["manifest"] == locked(remote.tiny)["result"]["manifest"]
-    inventories = {row["inventory"].partition(":")[2] for row in locked(remote.tiny)["facts"]["base_layers"]}
-    assert inventories <= {path.name for path in second.glob("blobs/sha256/*")}
+    assert base_tree in {path.name for path in second.glob("blobs/sha256/*")}
     assert len(list(second.glob("inventories/*"))) == len(locked(remote.tiny)["result"]["layers"])
     assert (
         remote.run("inventory", remote.reference(BASE, "v1"), "--push", cache=tmp_path / "first")[1]["published"][

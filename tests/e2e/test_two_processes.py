@@ -12,10 +12,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild.adapters.store import StagedStore, Store
+from imgbuild.adapters.store import Store
 from imgbuild.errors import IntegrityError, MissingError
 from imgbuild.ledger import Ledger
-from imgbuild.steps.build import build as build_here
 
 from tests.support.scratch import forget_derived
 
@@ -153,9 +152,7 @@ def test_a_reader_sees_the_old_image_or_the_new_one_and_all_blobs_of_it(tiny: Ti
     thread.start()
     try:
         while len(seen) < 2:
-            context = tiny.context()
-            assert isinstance(context.store, StagedStore)
-            build_here(context, context.store, tiny.project().load("tiny"), tiny.lock())
+            tiny.build()
             until(lambda: locked.manifest in seen)
             store.tag("tiny", base)
             until(lambda: base.digest in seen)

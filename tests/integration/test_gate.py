@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from imgbuild.adapters.store import StagedStore
 from imgbuild.model.identity import Finding, Verdict
-from imgbuild.steps.build import build
 from imgbuild.steps.verify import verify
 from imgbuild.steps.verify_environment import REFUSED
 from imgbuild.steps.view import View
@@ -35,9 +33,7 @@ FOLDER = LIBRARY.rpartition("/")[0]
 
 def built(tiny: Tiny) -> tuple[Finding, ...]:
     """What the gate of a build says."""
-    context = tiny.context()
-    assert isinstance(context.store, StagedStore)
-    return build(context, context.store, tiny.project().load("tiny"), tiny.lock(), dry_run=True).report.findings
+    return tiny.build(dry_run=True).report.findings
 
 
 def failed(found: tuple[Finding, ...]) -> set[str]:
@@ -432,10 +428,8 @@ def test_a_library_with_another_soname_differs(tiny: Tiny) -> None:
 
 
 def test_a_library_with_another_build_id_than_the_locks_differs(tiny: Tiny) -> None:
-    context = tiny.context()
-    assert isinstance(context.store, StagedStore)
     image = tiny.project().load("tiny")
-    build(context, context.store, image, tiny.lock())
+    tiny.build()
     value = locked(tiny)
     value["facts"]["libraries"][0]["build_id"] = "00" * 20
     forge(tiny, value)

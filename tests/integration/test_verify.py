@@ -53,12 +53,7 @@ def findings(tiny: Tiny, descriptor: Descriptor | None = None) -> tuple[Finding,
 
 def built(tiny: Tiny) -> tuple[Finding, ...]:
     """The findings of a build that is not published, by the program's own report."""
-    from imgbuild.steps.build import build as build_image
-
-    context = tiny.context()
-    assert isinstance(context.store, StagedStore)
-    outcome = build_image(context, context.store, tiny.project().load("tiny"), tiny.lock(), dry_run=True)
-    return outcome.report.findings
+    return tiny.build(dry_run=True).report.findings
 
 
 def named(found: tuple[Finding, ...], check: str) -> list[Finding]:

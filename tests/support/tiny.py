@@ -26,7 +26,9 @@ from imgbuild.content.changeset import BytesContent, Change, ChangeType, LayerRe
 from imgbuild.digest import Digest
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor, Family
+from imgbuild.steps.build import build
 from imgbuild.steps.context import Context
+from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.lock import make_lock, write_lock
 
 from tests.support.elf_builder import shared_object
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imgbuild.model.lockfile import Lock
+    from imgbuild.steps.build import BuildOutcome
 
 EPOCH = 1_700_000_000
 SITE = "opt/venv/lib/python3.12/site-packages"
@@ -226,6 +229,12 @@ class Tiny:
             ledger=ledger,
             offline=offline,
         )
+
+    def build(self, context: Context | None = None, **options: Any) -> BuildOutcome:
+        """Build it from its lock, as the program does."""
+        context, lock = context or self.context(), self.lock()
+        with KnownLayers(context, lock.result, blobs=True) as known:
+            return build(context, self.project().load("tiny"), lock, known, **options)
 
     def write(self) -> Tiny:
         """Write definition, layers, files, sources, and the base into the store."""

@@ -62,43 +62,43 @@ def command(
 
     With --relock a stale lock is made anew on the way, as `imgbuild lock IMAGE` does it: pins stay where they are.
     """
-    from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
-    from imgbuild.steps.build import build  # noqa: PLC0415
+    from imgbuild.steps.known import KnownLayers  # noqa: PLC0415 - imported when used
 
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
-    lock, making = _lock(project, context, inputs) if relock else (project.require_lock(image), None)
-    store = context.store
-    assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
-    destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
-    places = _outputs(outputs, inputs.definition)
-    with _docker(wanted=load and not dry_run) as engine:
-        outcome = build(
-            context,
-            store,
-            inputs,
-            lock,
-            dry_run=dry_run,
-            destination=destination,
-            outputs=places,
-            engine=engine,
-            relock=making,
-        )
+    old = project.lock(image) if relock else project.require_lock(image)
+    # From here on large layers are hashed, while the rest of the program is loaded.
+    with KnownLayers(context, None if old is None else old.result, blobs=True) as known:
+        from imgbuild.steps.build import build  # noqa: PLC0415
+
+        lock, making = _lock(project, context, inputs, old) if old is None or relock else (old, None)
+        destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
+        places = _outputs(outputs, inputs.definition)
+        with _docker(wanted=load and not dry_run) as engine:
+            outcome = build(
+                context,
+                inputs,
+                lock,
+                known,
+                dry_run=dry_run,
+                destination=destination,
+                outputs=places,
+                engine=engine,
+                relock=making,
+            )
     _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
 
 
-def _lock(project: Project, context: Context, inputs: ImageInput) -> tuple[Lock, Relock | None]:
+def _lock(project: Project, context: Context, inputs: ImageInput, old: Lock | None) -> tuple[Lock, Relock | None]:
     """The lock as it is where it is current, else a draft and what to do with what becomes of it."""
     from imgbuild.steps.build import Relock  # noqa: PLC0415
     from imgbuild.steps.lock import draft_lock, write_lock  # noqa: PLC0415
 
-    name = inputs.definition.name
-    old = project.lock(name)
     if old is not None and look(inputs, old)[0] == "current":
         return old, None
-    path = project.lock_path(name)
+    path = project.lock_path(inputs.definition.name)
     return draft_lock(context, inputs, old), Relock(old=old, write=lambda lock: write_lock(path, lock))
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from imgbuild.adapters.store import StagedStore
 from imgbuild.errors import FactMismatchError, MissingError
 from imgbuild.model.decode import builtins
 from imgbuild.model.identity import Report
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.difference import first_difference
-from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.lock import check_fresh, differences
 from imgbuild.steps.verify import verify
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from imgbuild.adapters.engine import Engine
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.registry.repository import Repository
-    from imgbuild.adapters.store import StagedStore
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.assemble import Assembled
     from imgbuild.steps.context import Context
     from imgbuild.steps.export import Exported, Target
+    from imgbuild.steps.known import KnownLayers
     from imgbuild.steps.load import Loaded
     from imgbuild.steps.lock import LockChange
     from imgbuild.steps.push import Pushed
@@ -74,9 +74,9 @@ class Destination:
 
 def build(
     context: Context,
-    store: StagedStore,
     image: ImageInput,
     lock: Lock,
+    known: KnownLayers,
     *,
     dry_run: bool = False,
     destination: Destination | None = None,
@@ -87,10 +87,10 @@ def build(
     """Build and verify in the staging area; publish and tag only if every required identity matched.
 
     Args:
-        context: the surroundings.
-        store: the store of `context`.
+        context: the surroundings, with a store that is staged.
         image: definition and layers.
         lock: its lock; with `relock` a draft (`draft_lock`).
+        known: the layers of the lock's result; with `relock`, of the one before.
         dry_run: publish nothing.
         destination: push there: by digest, read back, then the tags, and the tags of the store after those.
         outputs: write it there, before it is pushed: where the disk is full, nobody has seen a tag.
@@ -107,10 +107,12 @@ def build(
     """
     if relock is None:
         check_fresh(image, lock)
+    store = context.store
+    assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     with store.session():
         based = context.based_on(lock.pins.base.reference)
         ask = dry_run or destination is None or not _finds_out(based, destination)
-        assembled, report = _assemble(context, image, lock, relock, ask=ask)
+        assembled, report = _assemble(context, image, lock, known, relock, ask=ask)
         relocked = _relock(relock, assembled.lock, write=report.ok and not dry_run)
         if dry_run or not report.ok:
             return BuildOutcome(assembled=assembled, report=report, tags=(), relocked=relocked)
@@ -140,26 +142,24 @@ def _finds_out(based: Context, destination: Destination) -> bool:
 
 
 def _assemble(
-    context: Context, image: ImageInput, lock: Lock, relock: Relock | None, *, ask: bool
+    context: Context, image: ImageInput, lock: Lock, known: KnownLayers, relock: Relock | None, *, ask: bool
 ) -> tuple[Assembled, Report]:
     """Assemble and verify; again where a layer that was taken for whole was damaged, which is then made anew."""
-    stated = lock.result if relock is None else relock.old.result if relock.old is not None else None
-    with KnownLayers(context, stated, blobs=True) as known:
-        while True:
-            assembled = assemble(context, image, lock, known, derive=relock is not None)
-            if relock is None:
-                check_result(lock, assembled)
-            report = verify(
-                context,
-                image,
-                assembled.lock,
-                assembled.manifest,
-                base=assembled.base,
-                scans=assembled.scans,
-                ask=ask,
-            )
-            if known.all_whole():
-                return assembled, report
+    while True:
+        assembled = assemble(context, image, lock, known, derive=relock is not None)
+        if relock is None:
+            check_result(lock, assembled)
+        report = verify(
+            context,
+            image,
+            assembled.lock,
+            assembled.manifest,
+            base=assembled.base,
+            scans=assembled.scans,
+            ask=ask,
+        )
+        if known.all_whole():
+            return assembled, report
 
 
 def _relock(relock: Relock | None, lock: Lock, *, write: bool) -> Relocked | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from imgbuild.content.changeset import LayerResult
-from imgbuild.errors import IntegrityError
+from imgbuild.digest import VerifiedReader
+from imgbuild.errors import IntegrityError, MissingError
 from imgbuild.model.oci import Descriptor
 from imgbuild.progress import SILENT
 from imgbuild.steps.crew import Crew
@@ -69,7 +70,8 @@ class KnownLayers:
         if not self._blobs and self.inventory(name, result) is not None:
             return result
         whole = self._whole.get(row.digest)
-        if whole is None:
+        # Another process may have removed it since.
+        if whole is None or not self._context.store.has(row.digest, row.size):
             return None
         # What has to be read for want of its inventory must be whole before that.
         if (whole.done() or self.inventory(name, result) is None) and not whole.result():
@@ -103,12 +105,12 @@ class KnownLayers:
             self._context.cache.keep_inventory(blob(result), scan.inventory)
 
     def _is_whole(self, row: ResultLayer) -> bool:
+        subject = f"layer {row.digest}"
         try:
-            # In place of a damaged copy the layer is written anew, and publishing replaces it (case C58).
-            self._context.store.verify(
-                row.digest, row.size, subject=f"layer {row.digest}", advance=self._watched.advance
-            )
-        except IntegrityError:
+            # A damaged copy stays where it is: the layer is written anew, and publishing replaces it (case C58).
+            with self._context.store.open(row.digest, subject=subject) as stream:
+                VerifiedReader(stream, row.digest, row.size, subject=subject).drain(self._watched.advance)
+        except (IntegrityError, MissingError):
             return False
         return True
 
