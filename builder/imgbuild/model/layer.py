@@ -63,6 +63,9 @@ class Replace(Document, frozen=True, kw_only=True, tag_field="kind", tag="replac
     path: ImagePath
     source: Name
     distribution: str
+    shared_with: Annotated[
+        list[str], Meta(description="the other distributions whose RECORD claims the path, if it is not one alone")
+    ] = []
 
 
 class Wheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):

@@ -114,17 +114,19 @@ def compile_sources(work: Work, step: Compile, step_id: str) -> None:
 
 
 def replace(work: Work, step: Replace, step_id: str) -> None:
-    """Swap one file of a distribution in place: real path, mode and owner stay, its RECORD row is rewritten."""
+    """Swap one file of a distribution in place: real path, mode and owner stay, its RECORD rows are rewritten."""
     workspace = work.workspace
     real, node = workspace.regular_file(image_path(step.path, where=step_id), where=step_id)
-    owner = work.packages.owner_names(real)
-    if owner != (step.distribution,):
+    owners, named = sorted(work.packages.owner_names(real)), sorted({step.distribution, *step.shared_with})
+    if owners != named:
+        shared = step.distribution in owners
         raise StepError(
             f"file {show(real)}",
-            "is not owned by the distribution that the step names",
-            expected=step.distribution,
-            actual=", ".join(owner) or "no distribution",
+            "is not owned by the distribution that the step names" + (" alone" if shared else ""),
+            expected=", ".join(named),
+            actual=", ".join(owners) or "no distribution",
             where=step_id,
+            hint="if they shall all have the new file, name the others in `shared_with`" if shared else None,
         )
     content, digest = work.sources.library(step.source)
     before = workspace.state(real)

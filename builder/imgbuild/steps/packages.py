@@ -73,41 +73,34 @@ class Packages:
                 )
 
     def update(self, path: bytes, *, where: str) -> None:
-        """Let the RECORD of the one owner say what is at a path now; without an owner nothing happens."""
+        """Let the RECORD of every owner say what is at a path now; without an owner nothing happens."""
         self._rewrite(path, where=where)
 
     def forget(self, path: bytes, *, where: str) -> None:
-        """Take the row of a removed path out of its owner's RECORD."""
+        """Take the row of a removed path out of its owners' RECORD."""
         self._rewrite(path, where=where)
 
     def _rewrite(self, path: bytes, *, where: str) -> None:
-        owned = self.owners(path)
-        if not owned:
-            return
-        if len(owned) > 1:
-            raise StepError(
-                f"file {show(path)}",
-                "is claimed by several distributions",
-                expected="1 owner",
-                actual=", ".join(owner.name for owner in owned),
-                where=where,
-            )
-        record = owned[0].folder + b"/RECORD"
+        for owner in self.owners(path):
+            self._rewrite_record(owner, path, where=where)
+
+    def _rewrite_record(self, owner: Distribution, path: bytes, *, where: str) -> None:
+        record = owner.folder + b"/RECORD"
         real, node = self._workspace.regular_file(record, where=where)
         before = self._workspace.state(real)
         now = self._workspace.tree.get(path)
         data = rewrite_record(
             self._workspace.read(real, where=where),
             path,
-            site=parent(owned[0].folder),
+            site=parent(owner.folder),
             sha256=None if now is None else now.sha256,
             size=0 if now is None else now.size,
             subject=f"file {show(real)}",
-            known=owned[0].record,
+            known=owner.record,
         )
         self._workspace.write_bytes(real, data, Attributes.of(node), where=where)
         self._workspace.expect(where, real, (before, self._workspace.state(real)), final=True)
-        self._read_again(owned[0].folder)
+        self._read_again(owner.folder)
 
     def _read_again(self, folder: bytes) -> None:
         # Not kept with the others: the next row of this RECORD will be rewritten soon.

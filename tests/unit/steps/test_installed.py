@@ -154,13 +154,18 @@ class TestPackages:
         text = workspace.read(f"{SITE}/a-1.dist-info/RECORD".encode(), where="test").decode()
         assert text == "first,,\n" + row("./a/sub/m0.py", b"new")
 
-    def test_a_path_of_two_distributions_is_not_rewritten(self) -> None:
+    def test_a_path_of_two_distributions_is_rewritten_in_both(self) -> None:
         image = Image()
-        image.install("c", "a/sub/m0.py,,\n")
-        packages = Packages(image.workspace())
-        with pytest.raises(StepError, match="is claimed by several distributions") as caught:
-            packages.update(f"{SITE}/a/sub/m0.py".encode(), where="test")
-        assert caught.value.actual == "a, c"
+        image.install("c", "a/sub/m0.py,,\nc/own.py,,\n")
+        workspace = image.workspace()
+        packages = Packages(workspace)
+        path = f"{SITE}/a/sub/m0.py"
+        write(workspace, path, b"new")
+        packages.update(path.encode(), where="test")
+        for name in ("a", "c"):
+            text = workspace.read(f"{SITE}/{name}-1.dist-info/RECORD".encode(), where="test").decode()
+            assert row("a/sub/m0.py", b"new") in text
+        assert "c/own.py,,\n" in text
 
     def test_a_second_of_a_name_is_refused_and_a_removed_one_does_not_count(self) -> None:
         workspace = Image().workspace()

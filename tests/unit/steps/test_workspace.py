@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.digest import Digest
 from imgbuild.errors import StepError
-from imgbuild.steps.lock import make_lock
+from imgbuild.steps.lock import make_lock, write_lock
 from imgbuild.steps.sources import locate
 
 from tests.support.refusals import locked, source, states, swap_library
@@ -51,15 +51,33 @@ def test_only_the_distribution_that_owns_a_file_may_have_it_swapped(
     assert caught.value.where == "tiny-nccl/1"
 
 
-def test_a_file_of_two_distributions_is_nobody_s_to_swap(tiny: Tiny) -> None:
+def shared(tiny: Tiny, claim: str) -> None:
+    """Another distribution claims the library, too, with this hash and size."""
     folder = f"{SITE}/other-1.0.dist-info"
-    row = f"{LIBRARY.removeprefix(f'{SITE}/')},,\n".encode()
+    row = f"{LIBRARY.removeprefix(f'{SITE}/')},{claim}\n".encode()
     tiny.base = base_layers(
         extra={f"{folder}/METADATA": b"Metadata-Version: 2.1\nName: other\nVersion: 1.0\n", f"{folder}/RECORD": row}
     )
-    with pytest.raises(StepError, match="is not owned by the distribution") as caught:
+
+
+def test_a_file_of_two_distributions_is_not_swapped_for_one_of_them(tiny: Tiny) -> None:
+    shared(tiny, ",")
+    with pytest.raises(StepError, match="is not owned by the distribution that the step names alone") as caught:
         made(tiny)
-    assert sorted(str(caught.value.actual).split(", ")) == ["nccl-like", "other"]
+    assert (caught.value.expected, caught.value.actual) == ("nccl-like", "nccl-like, other")
+    assert "shared_with" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("claim", [",", f"sha256={'A' * 43},5"], ids=["nothing of its content", "another content"])
+def test_a_file_of_two_distributions_that_are_named_is_swapped_and_both_say_what_it_is(tiny: Tiny, claim: str) -> None:
+    shared(tiny, claim)
+    tiny.layers["tiny-nccl"][0]["shared_with"] = ["other"]
+    write_lock(tiny.project().lock_path("tiny"), made(tiny))
+    report = tiny.build(dry_run=True).report
+    assert report.ok, [row for row in report.findings if row.required and row.verdict.value != "match"]
+    tiny.layers["tiny-nccl"][0]["shared_with"] = ["another"]
+    with pytest.raises(StepError, match="the step names alone"):
+        made(tiny)
 
 
 def test_a_swap_that_changes_nothing_is_refused(tiny: Tiny) -> None:
