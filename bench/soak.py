@@ -30,7 +30,7 @@ from tests.support.soaking import Subject, Tally, WrongError, blobs_of, file_blo
 
 if TYPE_CHECKING:
     from imgbuild.adapters.registry.session import Registries
-    from imgbuild.steps.build import Destination
+    from imgbuild.steps.push import Destination
 
 ROOT = Path(__file__).parents[1]
 STORE = ROOT / ".imgbuild" / "store"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from imgbuild.adapters.registry.session import Registries
-    from imgbuild.steps.build import Destination
+    from imgbuild.steps.push import Destination
 
     from tests.support.tiny import Tiny
 

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild.adapters.store import Store
+from imgbuild.adapters.store import StagedStore, Store
 from imgbuild.errors import IntegrityError, MissingError
 from imgbuild.ledger import Ledger
 
@@ -105,6 +105,23 @@ def test_C59_a_build_waits_while_another_process_holds_the_lock_and_then_goes_on
         assert process.poll() is None
         assert set(Store(tiny.store_path, ledger=Ledger()).tags()) == {"base"}
     assert end(process)["tags"] == ["tiny"]
+
+
+def test_what_another_build_has_staged_and_drops_is_not_taken_for_what_is_in_the_store(tiny: Tiny) -> None:
+    tiny.build()
+    store = tiny.context().store
+    assert isinstance(store, StagedStore)
+    largest = max(tiny.lock().result.layers, key=lambda row: row.size)  # type: ignore[union-attr]
+    path = store.path(largest.digest)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with store.session():
+        # A whole copy, which only this session has, and which nobody publishes.
+        assert store.put([whole])[0] == largest.digest
+        process = start(tiny, "build")
+        until(lambda: waits_for_a_lock(process, tiny.store_path / ".imgbuild-build-lock"))
+    assert end(process)["tags"] == ["tiny"]
+    assert path.read_bytes() == whole
 
 
 def test_a_build_that_is_killed_while_it_holds_the_lock_leaves_it_free(tiny: Tiny) -> None:

@@ -15,6 +15,8 @@ from imgbuild.adapters.cache import Cache
 from imgbuild.adapters.registry.repository import Repository
 from imgbuild.adapters.registry.uploads import Upload
 from imgbuild.content.bundle import SCHEMA, compress, pack
+from imgbuild.content.packagetable import load_packages
+from imgbuild.content.treefile import TreeFile
 from imgbuild.digest import Digest
 from imgbuild.errors import BudgetError
 from imgbuild.ledger import Ledger
@@ -179,6 +181,54 @@ def test_a_merged_view_that_is_not_the_right_one_is_not_kept_and_does_not_hide_i
     del shelf.fault.repository(BASE).manifests[inventories]
     shelf.attach_before(shelf.publish(*OF_ALL), 2, evil)
     assert shelf.build("beside") == NONE
+
+
+def records(shelf: Shelf) -> set[Path]:
+    """The RECORDs of the base in the cache of a build."""
+    found = TreeFile(
+        Cache(shelf.folder / "b", ledger=Ledger()).path(Digest.parse(shelf.tree)).read_bytes(), subject="x"
+    )
+    parsed = load_packages(found.packages, lambda _: b"", subject="x")
+    assert parsed
+    return {shelf.folder / "b" / "blobs/sha256" / record for _, _, record in parsed if record is not None}
+
+
+@pytest.mark.parametrize("damage", ["gone", "empty"])
+def test_small_files_that_were_lost_are_fetched_again_without_a_layer(shelf: Shelf, damage: str) -> None:
+    shelf.publish()
+    shelf.build()
+    for path in records(shelf):
+        path.unlink() if damage == "gone" else path.write_bytes(b"")
+    assert shelf.build() == NONE
+    assert all(path.stat().st_size for path in records(shelf))
+
+
+def test_a_merged_view_that_was_damaged_in_the_cache_is_fetched_again(shelf: Shelf) -> None:
+    shelf.publish()
+    shelf.build()
+    path = Cache(shelf.folder / "b", ledger=Ledger()).path(Digest.parse(shelf.tree))
+    path.write_bytes(path.read_bytes()[:-1])
+    assert shelf.build() == NONE
+
+
+def test_small_files_that_are_others_do_not_hide_the_right_ones_and_are_not_kept(shelf: Shelf) -> None:
+    right = shelf.publish()
+    trees = [row for row in shelf.rows_of(right) if row["mediaType"] == TREE_TYPE]
+    junk = [shelf.row(FILES_TYPE, pack([b"junk"]), digest) for digest in shelf.wanted]
+    shelf.attach_before(right, 2, [*trees, *junk])
+    assert shelf.build() == NONE
+    assert not Cache(shelf.folder / "b", ledger=Ledger()).has(Digest.of(b"junk"))
+
+
+def test_blobs_that_hold_nothing_are_not_fetched_for_ever(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(published_search, "_MAX_TOTAL", 300_000)
+    empty = b"".join(gzip.compress(b"", mtime=0) for _ in range(999)) * 5
+    rows = [shelf.row(INVENTORY_TYPE, empty, digest) for digest in shelf.wanted]
+    for number in range(9):
+        shelf.attach(rows, annotations={"number": str(number)})
+    assert shelf.build() == ALL
+    asked = [one for one in shelf.fault.requests("blob", "GET") if one.reference == rows[0]["digest"]]
+    assert 0 < len(asked) * len(empty) < 700_000
 
 
 # Files that are patched
@@ -398,8 +448,9 @@ def test_more_bytes_than_allowed_are_an_error_and_no_broken_referrer(shelf: Shel
     pinned = shelf.remote.tiny.lock().pins.base.manifest
     wanted = Wanted(
         tree=Digest.parse(shelf.tree),
-        tree_missing=True,
-        inventories=frozenset(map(Digest.parse, shelf.wanted)),
+        inventories=tuple(map(Digest.parse, shelf.wanted)),
+        missing=frozenset(map(Digest.parse, shelf.wanted)),
+        small=frozenset(),
         preimages=frozenset(),
     )
     with pytest.raises(BudgetError):

@@ -64,7 +64,8 @@ def shared_object(
         rpath: DT_RPATH as one text with `:`.
         runpath: DT_RUNPATH, likewise.
         build_id: hexadecimal digits of the GNU build-id.
-        exports: names of global functions; `name@VERSION` gives one a version of `versions_defined`.
+        exports: names of global functions; `name@@VERSION` gives one a version of `versions_defined`, `name@VERSION`
+            hides it from those who ask for none, and `name@` does so without a version.
         imports: names of undefined global symbols; `name@VERSION` takes a version of `versions_needed`.
         versions_needed: version names for each file.
         versions_defined: names of version nodes, besides the base one (the SONAME).
@@ -327,6 +328,7 @@ class _Symbols:
         self._buckets = max(1, len(exports) // 4)
         exports = sorted(exports, key=lambda name: _gnu_hash(name.partition("@")[0]) % self._buckets)
         self._all = [name.partition("@")[::2] for name in imports + exports]
+        self._hidden = [False] * len(imports) + ["@" in name and "@@" not in name for name in exports]
         self._first = len(imports) + 1
         self._names = [strings.add(name) for name, _ in self._all]
         self._numbers = numbers
@@ -342,9 +344,11 @@ class _Symbols:
         return b"".join(records)
 
     def versions(self) -> bytes:
-        return struct.pack(
-            f"<{len(self._all) + 1}H", 0, *(self._numbers[version] if version else 1 for _, version in self._all)
-        )
+        numbers = [
+            (self._numbers[version.lstrip("@")] if version else 1) | (0x8000 if hidden else 0)
+            for (_, version), hidden in zip(self._all, self._hidden, strict=True)
+        ]
+        return struct.pack(f"<{len(numbers) + 1}H", 0, *numbers)
 
     def sysv_hash(self) -> bytes:
         """One bucket for about four symbols; each symbol's chain entry is the next one of its bucket."""

@@ -18,7 +18,7 @@ from imgbuild.adapters.registry.patience import Patience
 from imgbuild.adapters.registry.repository import Repository
 from imgbuild.errors import ImgbuildError
 from imgbuild.ledger import Ledger
-from imgbuild.steps.build import Destination
+from imgbuild.steps.push import Destination
 
 from tests.support import fault_registry as fr
 from tests.support.pushing import log_in

@@ -50,7 +50,7 @@ HOMES = {
     "pickle": (),
     "marshal": (),
     "shelve": (),
-    "ctypes": (),
+    "ctypes": ("content/elftexts",),
     "socket": ("adapters/registry/connections", "adapters/registry/ending"),
     "urllib3": ("adapters/registry/wire", "adapters/registry/connections"),
     "urllib.request": ("adapters/registry/wire",),

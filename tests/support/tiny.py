@@ -233,7 +233,8 @@ class Tiny:
     def build(self, context: Context | None = None, **options: Any) -> BuildOutcome:
         """Build it from its lock, as the program does."""
         context, lock = context or self.context(), self.lock()
-        with KnownLayers(context, lock.result, blobs=True) as known:
+        assert isinstance(context.store, StagedStore)
+        with context.store.session(), KnownLayers(context, lock.result, blobs=True) as known:
             return build(context, self.project().load("tiny"), lock, known, **options)
 
     def write(self) -> Tiny:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _INVENTORY_BYTES = 4 * GIB
 """bytes; that of a layer with as many entries as we take, 800 bytes each. A merged view has fewer bytes an entry."""
+_EMPTY = Digest.of(b"")
 _RESULT_BYTES = 1 * MIB
 """bytes of a record; those that we write have less than 1 KiB."""
 
@@ -55,6 +56,10 @@ class Cache(BlobFolder):
             return self.read(digest, subject=f"cached {digest}", max_bytes=max_bytes)
         except ImgbuildError:
             return None
+
+    def has_small(self, digest: Digest) -> bool:
+        """Whether a small blob is here, and not as a crash usually leaves one that was not synced: empty."""
+        return self.has(digest) and not (self.has(digest, 0) and digest != _EMPTY)
 
     def keep(self, digest: Digest, data: bytes) -> None:
         """Keep a small blob under its digest, which is the caller's word, for whoever asks `get`.

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, RelockedBody, ReplacedBody
     from imgbuild.model.image import ImageDefinition
     from imgbuild.model.lockfile import Lock
-    from imgbuild.steps.build import BuildOutcome, Destination, Relock
+    from imgbuild.steps.build import BuildOutcome, Relock
     from imgbuild.steps.context import Context
     from imgbuild.steps.export import Target
+    from imgbuild.steps.push import Destination
 
 _PUSH_HINT = "write --push HOST[:PORT]/REPOSITORY, lower case, and tags with --tag"
 
@@ -62,31 +63,39 @@ def command(
 
     With --relock a stale lock is made anew on the way, as `imgbuild lock IMAGE` does it: pins stay where they are.
     """
-    from imgbuild.steps.known import KnownLayers  # noqa: PLC0415 - imported when used
+    from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.known import KnownLayers  # noqa: PLC0415
 
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
     old = project.lock(image) if relock else project.require_lock(image)
-    # From here on large layers are hashed, while the rest of the program is loaded.
-    with KnownLayers(context, None if old is None else old.result, blobs=True) as known:
+    store = context.store
+    assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
+    # What is refused by these leaves no trace.
+    destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
+    places = _outputs(outputs, inputs.definition)
+    stated = None if old is None else old.result
+    with (
+        _docker(wanted=load and not dry_run) as engine,
+        store.session(),
+        KnownLayers(context, stated, blobs=True) as known,
+    ):
+        # Large layers are hashed while the rest of the program is loaded.
         from imgbuild.steps.build import build  # noqa: PLC0415
 
         lock, making = _lock(project, context, inputs, old) if old is None or relock else (old, None)
-        destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
-        places = _outputs(outputs, inputs.definition)
-        with _docker(wanted=load and not dry_run) as engine:
-            outcome = build(
-                context,
-                inputs,
-                lock,
-                known,
-                dry_run=dry_run,
-                destination=destination,
-                outputs=places,
-                engine=engine,
-                relock=making,
-            )
+        outcome = build(
+            context,
+            inputs,
+            lock,
+            known,
+            dry_run=dry_run,
+            destination=destination,
+            outputs=places,
+            engine=engine,
+            relock=making,
+        )
     _show(settings, context, image, outcome, destination)
     return 0 if outcome.report.ok else 1
 
@@ -126,7 +135,7 @@ def _destination(
         raise UsageError("--push", "has a local name, which is no registry", actual=push[:300], hint=_PUSH_HINT)
     from imgbuild.adapters.registry.repository import Repository  # noqa: PLC0415 - urllib3 takes 60 ms
     from imgbuild.adapters.registry.uploadsession import ask_to_push  # noqa: PLC0415
-    from imgbuild.steps.build import Destination  # noqa: PLC0415
+    from imgbuild.steps.push import Destination  # noqa: PLC0415
 
     repository = Repository(context.registries.of(reference.host), reference.repository)
     if not dry_run:

@@ -52,10 +52,11 @@ class ElfFacts:
         build_id: lower-case hexadecimal digits of NT_GNU_BUILD_ID, None where absent.
         imports: undefined dynamic symbols (weak ones too), sorted, each once: `name`, or `name@VERSION`.
         exports: defined dynamic symbols that other files can bind to (global, weak or unique; default or protected
-            visibility), likewise. Includes the absolute symbols that name version nodes.
+            visibility), sorted, each once, as `elfversions.Versions.of` says: `name`, `name@VERSION`, `name@@VERSION`.
+            Includes the absolute symbols that name version nodes.
         versions_needed: for each file name, sorted, the sorted version names wanted from it (`GLIBC_2.17`), without
             weak ones, of which ld.so only warns.
-        versions_defined: sorted version names that the file defines, without the base one (its own name).
+        versions_defined: sorted version names that the file defines, with the base one (its own name).
     """
 
     machine: str

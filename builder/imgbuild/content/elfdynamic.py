@@ -1,8 +1,8 @@
 """The dynamic table of an ELF file and what it points to: names, symbols, versions.
 
 The part of `content.elf` between the bytes (`content.elfimage`) and the facts. Where glibc's `elf/dl-load.c` and
-`elf/dl-lookup.c` ignore a count and follow a chain, so does this. NOT checked: relocations, and
-that a symbol's hash leads to it.
+`elf/dl-lookup.c` ignore a count and follow a chain, so does this. NOT checked: relocations, that a
+symbol's hash leads to it, and the hashes of versions.
 """
 
 from __future__ import annotations
@@ -134,11 +134,22 @@ class Dynamic:
                 actual=f"a name at {offset}",
             )
         name = table[offset:end]
+        self._spend(name)
+        return text_of(name)
+
+    def _symbol(self, offset: int, version: str) -> str:
+        """A name with its version: another text, which takes as much memory again."""
+        name = self._name(offset)
+        if version:
+            name += version
+            self._spend(name)
+        return name
+
+    def _spend(self, name: bytes | str) -> None:
         # One character that is not ASCII makes Python store all of them in 4 bytes, or writes them as 4.
         self._budget -= _NAME_OVERHEAD + (len(name) if name.isascii() else 4 * len(name))
         if self._budget < 0:
             raise self._image.damaged("has too many names", expected=f"at most {_NAMES_BYTES} bytes of them")
-        return text_of(name)
 
     def _string(self, tag: str) -> str | None:
         offset = self.value(tag)
@@ -155,9 +166,9 @@ class Dynamic:
         for (offset, info, other, section), version in self._records(versions):
             if offset and info in _LINKED:
                 if not section:
-                    imports.add(self._name(offset) + version)
+                    imports.add(self._symbol(offset, version.replace("@@", "@")))
                 elif other & 3 not in _HIDDEN:
-                    exports.add(self._name(offset) + version)
+                    exports.add(self._symbol(offset, version))
         return tuple(sorted(imports)), tuple(sorted(exports))
 
     def _records(self, versions: Versions) -> Iterator[tuple[tuple[int, int, int, int], str]]:

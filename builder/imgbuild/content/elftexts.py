@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from imgbuild.config import CHUNK_BYTES
 
@@ -32,11 +32,14 @@ _INSIDE = (b"libnccl.so", b"ncclGetVersion")
 
 def _memmem() -> Callable[[bytes, int, bytes, int], int | None] | None:
     """The C library's search (glibc, musl, macOS): three times as fast, and other threads run meanwhile."""
-    function = getattr(ctypes.CDLL(None), "memmem", None)
-    if function is not None:
-        function.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
-        function.restype = ctypes.c_void_p
-    return function
+    try:
+        function = ctypes.CDLL(None).memmem
+    except (OSError, AttributeError):
+        # A Python without shared libraries, or a C library without it.
+        return None
+    function.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t)
+    function.restype = ctypes.c_void_p
+    return cast("Callable[[bytes, int, bytes, int], int | None]", function)
 
 
 _search_memory = _memmem()

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 _RECORDS = 10_000
 """version records of one table; libc.so.6 has about 100."""
-_VER_FLG_BASE = 1
 _VER_FLG_WEAK = 2
-_INDEX = 0x7FFF
-"""of an entry of DT_VERSYM; the bit above hides a definition from those who name no version."""
+_HIDDEN = 0x8000
+"""of an entry of DT_VERSYM: not for those who name no version."""
 _FIRST = 2
 """the first index that is a version: 0 is a local symbol, 1 one without a version."""
+_ANY = 3
+"""the first index whose hidden bit ld.so minds where no version is asked for."""
 
 
 class Versions:
@@ -33,33 +34,44 @@ class Versions:
         self._name = name
         self._symbols = value("DT_VERSYM")
         self._by_index: dict[int, str] = {}
-        self.defined = self._read_defined(value("DT_VERDEF"))
+        self._texts: dict[int, str] = {}
+        # In the order of ld.so: of two with one index the last counts.
         self.needed = self._read_needed(value("DT_VERNEED"))
+        self.defined = self._read_defined(value("DT_VERDEF"))
 
     def of(self, first: int, count: int, *, certain: bool) -> Iterable[str]:
-        """The versions of so many symbols from one on, each as `@VERSION`; an empty text for one without.
+        """What stands behind the names of so many symbols from one on.
 
-        Where it is not `certain` that there are so many symbols, those behind the table's segment have none.
+        Nothing for one without a version; `@@V` for one that is also taken where no version is asked for (`@@` alone
+        for one that is taken only then); `@V` for one that is taken only where this version is. Where it is not
+        `certain` that there are so many symbols, those behind the table's segment have none.
         """
         if self._symbols is None or not self._by_index:
             return itertools.repeat("", count)
         what, address = "the versions of symbols", self._symbols + 2 * first
         there = count if certain else min(count, self._image.locate(address, what)[1] // 2)
-        names = self._by_index
         numbers = struct.iter_unpack(self._image.order + "H", self._image.at(address, 2 * there, what))
-        found = [names.get(number & _INDEX, "") for (number,) in numbers]
+        found = [self._texts.get(number) or self._text(number) for (number,) in numbers]
         return found + [""] * (count - there)
 
+    def _text(self, number: int) -> str:
+        index, hidden = number & ~_HIDDEN, bool(number & _HIDDEN)
+        name = self._by_index.get(index, "")
+        sign = "@" if hidden and index >= _ANY else "@@"
+        text = f"{sign}{name}" if name or hidden else ""
+        self._texts[number] = text
+        return text
+
     def _read_defined(self, start: int | None) -> tuple[str, ...]:
-        """Sorted, without the base one (the file's own name)."""
+        """Sorted, with the base one (the file's own name), with which ld.so compares, too."""
         names = set()
         if start is not None:
             what, left = "the table of defined versions", [_RECORDS]
-            for address, (_, flags, index, _, _, first, _) in self._linked("4H3I", start, what, left):
-                if not flags & _VER_FLG_BASE:
-                    name = self._name(self._image.unpack("2I", address + first, what)[0])
-                    names.add(name)
-                    self._remember(index, name)
+            for address, (version, _, index, _, _, first, _) in self._linked("4H3I", start, what, left):
+                self._check(version, what)
+                name = self._name(self._image.unpack("2I", address + first, what)[0])
+                names.add(name)
+                self._remember(index, name)
         return tuple(sorted(names))
 
     def _read_needed(self, start: int | None) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -67,7 +79,8 @@ class Versions:
         files: dict[str, set[str]] = {}
         if start is not None:
             what, left = "the table of needed versions", [_RECORDS]
-            for address, (_, _, file, first, _) in self._linked("2H3I", start, what, left):
+            for address, (version, _, file, first, _) in self._linked("2H3I", start, what, left):
+                self._check(version, what)
                 names = files.setdefault(self._name(file), set())
                 for _, (_, flags, index, offset, _) in self._linked("I2H2I", address + first, what, left):
                     name = self._name(offset)
@@ -76,9 +89,13 @@ class Versions:
                         names.add(name)
         return tuple((file, tuple(sorted(names))) for file, names in sorted(files.items()))
 
+    def _check(self, version: int, what: str) -> None:
+        if version != 1:
+            raise self._image.damaged(f"has a record of another version in {what}", expected="1", actual=version)
+
     def _remember(self, index: int, name: str) -> None:
-        if index & _INDEX >= _FIRST:
-            self._by_index[index & _INDEX] = f"@{name}"
+        if index & ~_HIDDEN >= _FIRST:
+            self._by_index[index & ~_HIDDEN] = name
 
     def _linked(self, form: str, address: int, what: str, left: list[int]) -> Iterator[tuple[int, tuple[int, ...]]]:
         """Records whose last field is the distance to the next one; 0 ends them, as in ld.so, not the count."""
@@ -94,7 +111,7 @@ class Versions:
 
 
 def unversioned(symbols: tuple[str, ...]) -> set[str]:
-    """The names of symbols that may have versions (`name@VERSION`)."""
+    """The names of symbols that may have versions."""
     return {symbol.partition("@")[0] for symbol in symbols}
 
 
@@ -103,11 +120,14 @@ def binds(symbol: str, exports: Collection[str]) -> bool:
 
     Args:
         symbol: the import, `name` or `name@VERSION`.
-        exports: of the file that is looked into, likewise.
+        exports: of the file that is looked into, as `ElfFacts` has them.
 
-    One without a version takes whichever there is; one with a version takes this one, or one that has none.
+    With a version it takes this one, or one that has none; without, one that has none, or the only one that is not
+    hidden. NOT modelled: a file that knows no versions at all, at which ld.so ends if one of its own is asked for.
     """
     name, _, version = symbol.partition("@")
+    if name in exports:
+        return True
     if version:
-        return symbol in exports or name in exports
-    return name in exports or any(export.startswith(f"{name}@") for export in exports)
+        return f"{name}@{version}" in exports or f"{name}@@{version}" in exports
+    return f"{name}@@" in exports or sum(export.startswith(f"{name}@@") for export in exports) == 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.content.inventory import SYMBOL_FAMILIES, ElfRecord
+from imgbuild.content.inventory import SYMBOL_FAMILIES, ElfRecord, captured
 from imgbuild.content.node import IMPLICIT, Below, Node, marks_of
 from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
@@ -176,6 +176,13 @@ class _Directory:
 
     def read(self) -> dict[bytes, Node]:
         return self._file.read(self._path, self._offset, self._length)
+
+
+def small_files(file: TreeFile) -> Iterator[Digest]:
+    """The files whose bytes later steps read (`inventory.captured`), each as often as it is there; reads it all."""
+    for path, node in file.tree().walk():
+        if node.sha256 is not None and captured(path):
+            yield Digest("sha256", node.sha256)
 
 
 def dump_tree(tree: Tree, inventories: tuple[Digest, ...], packages: bytes) -> Iterator[bytes]:

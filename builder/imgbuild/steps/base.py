@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 from imgbuild.content.packages import distributions
 from imgbuild.content.packagetable import dump_packages, load_packages
 from imgbuild.content.tree import Tree
-from imgbuild.content.treefile import TreeFile, dump_tree
+from imgbuild.content.treefile import TreeFile, dump_tree, small_files
+from imgbuild.digest import Digest
 from imgbuild.errors import FactMismatchError, LayoutError, MissingError
 from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
 from imgbuild.model.paths import show
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from imgbuild.content.inventory import Inventory
     from imgbuild.content.packages import Parsed
-    from imgbuild.digest import Digest
     from imgbuild.model.lockfile import Facts, LockedBase
     from imgbuild.steps.context import Context
 
@@ -103,9 +103,10 @@ def open_base(
         )
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
-    if facts is not None:
-        _look_for(context, manifest, config, facts, preimages)
-    file, digest = _merged(context, manifest, config, facts)
+    known = _known(context, facts)
+    if facts is not None and _look_for(context, manifest, config, facts, known, preimages):
+        known = _known(context, facts)
+    file, digest = known or _merge(context, manifest, config, facts)
     tree = file.tree()
 
     def read_record(folder: bytes) -> bytes:
@@ -126,33 +127,64 @@ def open_base(
     )
 
 
+def _known(context: Context, facts: Facts | None) -> tuple[TreeFile, Digest] | None:
+    """The merged view of the cache, if it is the one that follows from the facts."""
+    found = None if facts is None else context.cache.tree(facts.base_tree)
+    if facts is None or found is None or found.inventories != tuple(row.inventory for row in facts.base_layers):
+        return None
+    return found, facts.base_tree
+
+
 def _look_for(
-    context: Context, manifest: Manifest, config: ImageConfig, facts: Facts, preimages: frozenset[Digest]
-) -> None:
-    """Ask for what others published of layers that are not in the store; there reading is cheaper than asking."""
-    if len(facts.base_layers) != len(manifest.layers) or all(map(context.places.is_local, manifest.layers)):
-        return
-    pairs = zip(manifest.layers, config.diff_ids, (row.inventory for row in facts.base_layers), strict=True)
-    inventories = {row[2] for row in pairs if not context.cache.has_inventory(*row)}
-    tree_missing = bool(inventories) and not context.cache.has(facts.base_tree)
-    missing = frozenset(digest for digest in preimages if not context.cache.has(digest))
-    if not tree_missing and not missing:
-        return
+    context: Context,
+    manifest: Manifest,
+    config: ImageConfig,
+    facts: Facts,
+    known: tuple[TreeFile, Digest] | None,
+    preimages: frozenset[Digest],
+) -> bool:
+    """Ask for what others published of layers that are not in the store; there reading is cheaper than asking.
+
+    Returns:
+        Whether there may be a merged view now.
+    """
+    layers, cache = manifest.layers, context.cache
+    if len(facts.base_layers) != len(layers) or all(map(context.places.is_local, layers)):
+        return False
+    inventories = tuple(row.inventory for row in facts.base_layers)
+    pairs = zip(layers, config.diff_ids, inventories, strict=True)
+    missing = () if known else (row[2] for row in pairs if not cache.has_inventory(*row))
+    inventories_missing = frozenset(missing)
+    # Where the RECORDs are, the others are, too: they came together.
+    lost = known is not None and not all(map(cache.has_small, _records(known[0])))
+    small = (
+        frozenset(row for row in small_files(known[0]) if not cache.has_small(row)) if known and lost else frozenset()
+    )
+    patched = frozenset(row for row in preimages if not cache.has_small(row))
+    if not (inventories_missing or small or patched):
+        return False
     from imgbuild.steps.published_search import Wanted, fetch_published  # noqa: PLC0415 - urllib3 takes 60 ms
 
     wanted = Wanted(
-        tree=facts.base_tree, tree_missing=tree_missing, inventories=frozenset(inventories), preimages=missing
+        tree=facts.base_tree,
+        inventories=inventories,
+        missing=inventories_missing,
+        small=small,
+        preimages=patched,
     )
     fetch_published(context, manifest.digest, wanted)
+    return known is None
 
 
-def _merged(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
-    """The merged view of the base's layers: from the cache, else from their inventories."""
+def _records(file: TreeFile) -> list[Digest]:
+    found = load_packages(file.packages, lambda _: b"", subject="merged view of the base")
+    return [Digest("sha256", record) for _, _, record in found if record is not None]
+
+
+def _merge(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
+    """The merged view of the base's layers, from their inventories."""
     wanted = None if facts is None else facts.base_tree
     inventories = None if facts is None else tuple(layer.inventory for layer in facts.base_layers)
-    known = None if wanted is None else context.cache.tree(wanted)
-    if known is not None and wanted is not None and inventories == known.inventories:
-        return known, wanted
     rows = take_inventories(context, manifest.layers, config.diff_ids, inventories)
     digests = tuple(row.digest for row in rows)
     rows.reverse()

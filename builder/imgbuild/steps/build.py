@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from imgbuild.adapters.engine import Engine
     from imgbuild.adapters.project import ImageInput
-    from imgbuild.adapters.registry.repository import Repository
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.assemble import Assembled
     from imgbuild.steps.context import Context
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from imgbuild.steps.known import KnownLayers
     from imgbuild.steps.load import Loaded
     from imgbuild.steps.lock import LockChange
-    from imgbuild.steps.push import Pushed
+    from imgbuild.steps.push import Destination, Pushed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +63,6 @@ class Relock:
     write: Callable[[Lock], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """A repository, and the tags that shall name the image there."""
-
-    repository: Repository
-    tags: tuple[str, ...]
-
-
 def build(
     context: Context,
     image: ImageInput,
@@ -87,7 +78,7 @@ def build(
     """Build and verify in the staging area; publish and tag only if every required identity matched.
 
     Args:
-        context: the surroundings, with a store that is staged.
+        context: the surroundings, with a staged store whose session the caller holds: `known` has to begin in it.
         image: definition and layers.
         lock: its lock; with `relock` a draft (`draft_lock`).
         known: the layers of the lock's result; with `relock`, of the one before.
@@ -102,38 +93,36 @@ def build(
 
     Raises:
         LockStaleError: the inputs changed after the lock was made.
-        FactMismatchError: the result is not the one that the lock expects.
-        ImgbuildError: what assembling and pushing raise.
+        ImgbuildError: what assembling, `check_result` and pushing raise.
     """
     if relock is None:
         check_fresh(image, lock)
     store = context.store
-    assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
-    with store.session():
-        based = context.based_on(lock.pins.base.reference)
-        ask = dry_run or destination is None or not _finds_out(based, destination)
-        assembled, report = _assemble(context, image, lock, known, relock, ask=ask)
-        relocked = _relock(relock, assembled.lock, write=report.ok and not dry_run)
-        if dry_run or not report.ok:
-            return BuildOutcome(assembled=assembled, report=report, tags=(), relocked=relocked)
-        # Blobs without a name: if what comes now fails, the next run does not make them again.
-        store.publish()
-        exported, loaded = _export(based, image, assembled, outputs, engine)
-        pushed = None
-        if destination is not None:
-            pushed, report = _push(based, assembled, report, destination)
-        tags = tuple(image.definition.tags) if report.ok else ()
-        for tag in tags:
-            store.tag(tag, assembled.manifest)
-        return BuildOutcome(
-            assembled=assembled,
-            report=report,
-            tags=tags,
-            pushed=pushed,
-            exported=exported,
-            loaded=loaded,
-            relocked=relocked,
-        )
+    assert isinstance(store, StagedStore)  # noqa: S101 - its session is held
+    based = context.based_on(lock.pins.base.reference)
+    ask = dry_run or destination is None or not _finds_out(based, destination)
+    assembled, report = _assemble(context, image, lock, known, relock, ask=ask)
+    relocked = _relock(relock, assembled.lock, write=report.ok and not dry_run)
+    if dry_run or not report.ok:
+        return BuildOutcome(assembled=assembled, report=report, tags=(), relocked=relocked)
+    # Blobs without a name: if what comes now fails, the next run does not make them again.
+    store.publish()
+    exported, loaded = _export(based, image, assembled, outputs, engine)
+    pushed = None
+    if destination is not None:
+        pushed, report = _push(based, assembled, report, destination)
+    tags = tuple(image.definition.tags) if report.ok else ()
+    for tag in tags:
+        store.tag(tag, assembled.manifest)
+    return BuildOutcome(
+        assembled=assembled,
+        report=report,
+        tags=tags,
+        pushed=pushed,
+        exported=exported,
+        loaded=loaded,
+        relocked=relocked,
+    )
 
 
 def _finds_out(based: Context, destination: Destination) -> bool:

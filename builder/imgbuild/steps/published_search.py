@@ -15,6 +15,7 @@ from imgbuild.adapters.registry.blobs import BlobStream
 from imgbuild.adapters.registry.referrers import referrers
 from imgbuild.config import GIB, MIB
 from imgbuild.content.bundle import Expanded, unpack
+from imgbuild.content.treefile import small_files
 from imgbuild.digest import Digest, VerifiedReader, chunks
 from imgbuild.errors import (
     AvailabilityError,
@@ -64,6 +65,8 @@ _MAX_EXPANDED: Final = {
 """bytes of one blob, expanded."""
 _MAX_TOTAL: Final = 4 * GIB
 """bytes of all blobs that are looked into for one base, expanded, more or less: reading the layers may cost less."""
+_FILE_BYTES: Final = 4096
+"""bytes that a file takes on a disk besides its own."""
 _MAX_REFERRERS: Final = 64
 """published inventories of one base that are looked into, in each repository."""
 _PASSED: Final = (AvailabilityError, IntegrityError, DocumentError)
@@ -76,15 +79,17 @@ _Key: TypeAlias = tuple[Digest, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Digests from a lock: the merged view, with the files of it that are missing, and the inventories to do without.
-
-    `tree_missing` is whether the merged view itself is wanted, and with it the small files of the inventories.
-    """
+    """Digests from a lock, and what is missing of what they stand for."""
 
     tree: Digest
-    tree_missing: bool
-    inventories: frozenset[Digest]
+    inventories: tuple[Digest, ...]
+    """Of all layers."""
+    missing: frozenset[Digest]
+    """Those of the inventories that are not here; none where the merged view is, which is wanted otherwise."""
+    small: frozenset[Digest]
+    """Small files of the base that are missing; where the merged view is, too, it says in the end which these are."""
     preimages: frozenset[Digest]
+    """Files that are patched and missing."""
 
 
 def fetch_published(context: Context, image: Digest, wanted: Wanted) -> None:
@@ -139,10 +144,12 @@ class _Search:
         self._wanted = wanted
         self._bytes = _MAX_TOTAL
         self._lock = threading.Lock()
+        self._small = wanted.small
         self.left: set[_Key] = set()
-        if wanted.tree_missing:
-            self.left.add((wanted.tree, TREE_TYPE))
-            self.left |= {(digest, kind) for digest in wanted.inventories for kind in (INVENTORY_TYPE, FILES_TYPE)}
+        if wanted.missing:
+            self.left |= {(wanted.tree, TREE_TYPE), *((digest, INVENTORY_TYPE) for digest in wanted.missing)}
+        if wanted.missing or wanted.small:
+            self.left |= {(digest, FILES_TYPE) for digest in wanted.inventories}
         if wanted.preimages:
             self.left.add((wanted.tree, PREIMAGES_TYPE))
 
@@ -166,13 +173,18 @@ class _Search:
     def _take(self, repository: Repository, referrer: Descriptor) -> list[ImgbuildError]:
         raw = repository.manifest(referrer.digest).raw
         rows = _rows(raw, subject=f"referrer {referrer.digest} of {repository}")
-        broken = self._take_all(repository, self._still(rows, TREE_TYPE))
-        if self._wanted.tree_missing and (self._wanted.tree, TREE_TYPE) not in self.left:
-            self.left -= {(digest, INVENTORY_TYPE) for digest in self._wanted.inventories}
+        broken = self._take_all(repository, trees := self._still(rows, TREE_TYPE))
+        if trees and trees[0].key not in self.left:
+            self.left = {key for key in self.left if key[1] != INVENTORY_TYPE}
+            found = self._context.cache.tree(self._wanted.tree)
+            self._small = frozenset() if found is None else frozenset(small_files(found))
         broken += self._take_all(repository, self._still(rows, INVENTORY_TYPE))
         # Files of an inventory that nobody has shown are anything at all.
         files = [row for row in self._still(rows, FILES_TYPE) if (row.named, INVENTORY_TYPE) not in self.left]
-        return broken + self._take_all(repository, [*files, *self._still(rows, PREIMAGES_TYPE)])
+        broken += self._take_all(repository, [*files, *self._still(rows, PREIMAGES_TYPE)])
+        if self._small and self._has_all(self._small):
+            self.left = {key for key in self.left if key[1] != FILES_TYPE}
+        return broken
 
     def _still(self, rows: list[_Row], kind: str) -> list[_Row]:
         return [row for row in rows if row.blob.media_type == kind and row.key in self.left]
@@ -203,7 +215,12 @@ class _Search:
 
     def _is_all(self, row: _Row) -> bool:
         """Whether there is no more to be had elsewhere; others may have published other files."""
-        return row.blob.media_type != PREIMAGES_TYPE or all(map(self._context.cache.has, self._wanted.preimages))
+        if row.blob.media_type == FILES_TYPE:
+            return not self._small
+        return row.blob.media_type != PREIMAGES_TYPE or self._has_all(self._wanted.preimages)
+
+    def _has_all(self, files: frozenset[Digest]) -> bool:
+        return all(map(self._context.cache.has_small, files))
 
     def _try(self, repository: Repository, row: _Row) -> ImgbuildError | None:
         """Keep what a blob has; returns why that cannot be."""
@@ -222,6 +239,8 @@ class _Search:
         if blob.size > MAX_COMPRESSED or most <= 0:
             problem = "is too long" if most > 0 else "was not looked into, after so much that was of no use"
             raise LayoutError(subject, problem, expected=f"at most {MAX_COMPRESSED} bytes", actual=f"{blob.size} bytes")
+        with self._lock:
+            self._bytes -= blob.size
         with BlobStream(repository, blob) as stream:
             verified = VerifiedReader(stream, blob.digest, blob.size, subject=subject)
             expanded = Expanded(verified, subject=subject, max_bytes=most)
@@ -236,9 +255,12 @@ class _Search:
 
     def _keep_files(self, row: _Row, files: Iterable[tuple[Digest, bytes]]) -> None:
         for digest, content in files:
-            # Which small files an inventory has is not known here; which files are patched is.
-            if row.blob.media_type == FILES_TYPE or digest in self._wanted.preimages:
+            # Which small files an inventory has is known where there is the merged view; which are patched, always.
+            wanted = self._wanted.preimages if row.blob.media_type == PREIMAGES_TYPE else self._small
+            if digest in wanted or (row.blob.media_type == FILES_TYPE and not wanted):
                 self._context.cache.keep(digest, content)
+                with self._lock:
+                    self._bytes -= _FILE_BYTES
 
 
 def _rows(raw: bytes, *, subject: str) -> list[_Row]:

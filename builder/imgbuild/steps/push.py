@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from concurrent.futures import as_completed
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ from imgbuild.steps.crew import Crew, parallel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from concurrent.futures import Executor
+    from concurrent.futures import Executor, Future
 
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.digest import Readable
@@ -37,6 +37,14 @@ _ASKED = 16
 """questions at a time, which are small."""
 _ATTEMPTS = 3
 """times that blobs are sent for one manifest, where the registry loses some meanwhile (case C54)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """A repository, and the tags that shall name the image there."""
+
+    repository: Repository
+    tags: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +129,21 @@ class _Blobs:
 
     def _bring(self, task: Task) -> None:
         # What is to be sent goes on its way while the rest is still asked for: a base of many layers is many questions.
+        # Bytes may so be sent before another blob is found to be there with another size; nothing has a name by then.
         # What is on its way when another fails would go on for as long as it takes, and why is shown only after that.
         with Crew(self._context, parallel(self._target), together=True) as senders:
             watched = senders.watched(task)
-            asked = {self._askers.submit(self._settle, blob, task): blob for blob in self._blobs}
-            sending = []
-            for settled in as_completed(asked):
-                session = settled.result()
-                if session is not None:
-                    sending.append(senders.submit(self._upload, asked[settled], session, watched))
-            for sent in as_completed(sending):
-                sent.result()
+            asked: dict[Future[str | None], Descriptor] = {}
+            for blob in self._blobs:
+                asked[self._askers.submit(self._settle, blob, task)] = blob
+            left: set[Future[str | None]] = set(asked)
+            while left:
+                # Whatever fails first ends it, a question or what is on its way.
+                done, left = wait(left, return_when=FIRST_COMPLETED)
+                for future in done:
+                    session = future.result()
+                    if future in asked and session is not None:
+                        left.add(senders.submit(self._upload, asked[future], session, watched))
 
     @property
     def done(self) -> Pushed:
@@ -156,7 +168,7 @@ class _Blobs:
             return None
         return session
 
-    def _upload(self, blob: Descriptor, session: str, task: Task) -> None:
+    def _upload(self, blob: Descriptor, session: str, task: Task) -> str | None:
         source = _Stored(self._context.places, blob)
         with self._context.progress.part(f"blob {blob.digest.encoded[:12]}", blob.size) as part:
 
@@ -172,6 +184,7 @@ class _Blobs:
                     self._sent += upload.sent
         with self._lock:
             self._done[blob.digest] = "sent"
+        return None
 
     def _count(self, blob: Descriptor, task: Task, what: str) -> None:
         with self._lock:

@@ -62,6 +62,10 @@ class Copies:
             self._used.add(path)
         return reason
 
+    def is_accepted(self, path: bytes) -> bool:
+        """Whether the definition accepts a file; that alone does not make it one that is needed (`unused`)."""
+        return path in self._reasons
+
     def known(self) -> set[bytes]:
         """Real paths of the copies and of all that is accepted."""
         return {*self.paths, *(real for path in self._reasons if (real := self._view.resolve(path)) is not None)}

@@ -85,6 +85,7 @@ class _Gate:
                     actual="nothing, or a link that leads nowhere",
                 )
             ]
+        copies = Copies(self._view, self._name, self._library, target, node)
         found = [self._digest(target, node)]
         if node.elf is None:
             actual = node.elf_problem or "no ELF file"
@@ -96,11 +97,10 @@ class _Gate:
                 [
                     *self._facts(target, node.elf),
                     *needs(self._view, self._search, target, node.elf, self._check),
-                    self._symbols(target, node.elf),
+                    self._symbols(target, node.elf, copies),
                 ]
             )
         found.extend(self._strings(target, node))
-        copies = Copies(self._view, self._name, self._library, target, node)
         found.extend(copies.findings())
         order = [image_path(path, where=self._name) for path in self._library.load_order]
         process = open_in_order(self._view, self._search, order)
@@ -133,21 +133,28 @@ class _Gate:
             found.append(compare(self._check("build_id"), where, locked.build_id, elf.build_id))
         return found
 
-    def _symbols(self, target: bytes, elf: ElfRecord) -> Finding:
+    def _symbols(self, target: bytes, elf: ElfRecord, copies: Copies) -> Finding:
         check = self._check("symbols")
         prefixes = tuple(self._library.prefixes)
         if any(not prefix.startswith(SYMBOL_FAMILIES) for prefix in prefixes):
             return not_checked(check, show(target), f"inventories keep symbols of {', '.join(SYMBOL_FAMILIES)} only")
-        wanted: dict[str, bytes] = {}
-        for path, node in self._view.elf_files:
-            if node.elf is not None and path != target:
-                wanted.update((name, path) for name in node.elf.imports if name.startswith(prefixes))
+        users = [
+            (path, node.elf)
+            for path, node in self._view.elf_files
+            if node.elf is not None and path != target and node.elf.machine == self._machine
+        ]
+        wanted = {name: path for path, user in users for name in user.imports if name.startswith(prefixes)}
         if not wanted and self._library.consumers == "some":
             reason = f"no other file imports a symbol that begins with {' or '.join(prefixes)}, so none was compared"
             return not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")
-        exports = set(elf.exports)
-        lacking = [f"{name} (for {show(path)})" for name, path in sorted(wanted.items()) if not binds(name, exports)]
-        lacking += [f"version {name} (for {show(path)})" for name, path in self._lacking_versions(target, elf)]
+        soname = self._library.soname
+        # Those that are accepted may load another copy.
+        own = [
+            (path, user)
+            for path, user in users
+            if not copies.is_accepted(path) or self._search.load(path, soname).provider == target
+        ]
+        lacking = [*_lacking_symbols(own, elf, prefixes), *_lacking_versions(own, elf, soname)]
         return judge(
             check,
             show(target),
@@ -155,20 +162,6 @@ class _Gate:
             expected=f"exports the {len(wanted)} symbols that other files import",
             actual="lacks " + ", ".join(lacking[:5]) if lacking else "exports them all",
         )
-
-    def _lacking_versions(self, target: bytes, elf: ElfRecord) -> list[tuple[str, bytes]]:
-        """Of a file that defines no version ld.so takes what has none; if it needs none either, ld.so ends there."""
-        if elf.versions_needed and not elf.versions_defined:
-            return []
-        wanted = {
-            name: path
-            for path, node in self._view.elf_files
-            if node.elf is not None and path != target
-            for file, names in node.elf.versions_needed
-            if file == self._library.soname
-            for name in names
-        }
-        return sorted((name, path) for name, path in wanted.items() if name not in elf.versions_defined)
 
     def _strings(self, target: bytes, node: Node) -> list[Finding]:
         check, where = self._check("strings"), show(target)
@@ -244,6 +237,38 @@ class _Gate:
             return not_checked(check, where, doubts)
         actual = f"loads {', '.join(map(show, loaded)) or 'none'}"
         return judge(check, where, loaded == [target], expected=f"loads {show(target)}", actual=actual)
+
+
+_Users = list[tuple[bytes, "ElfRecord"]]
+
+
+def _lacking_symbols(users: _Users, elf: ElfRecord, prefixes: tuple[str, ...]) -> list[str]:
+    """What a file does not export, or not in the version that is asked for, each with one who asks."""
+    exports = set(elf.exports)
+    # ld.so ends where a version is asked of a file that knows of none (the assertion in `check_match`).
+    plain = not elf.versions_needed and not elf.versions_defined
+    wanted = {name: path for path, user in users for name in user.imports if name.startswith(prefixes)}
+    return [
+        f"{name} (for {show(path)})"
+        for name, path in sorted(wanted.items())
+        if not binds(name, exports) or (plain and "@" in name)
+    ]
+
+
+def _lacking_versions(users: _Users, elf: ElfRecord, soname: str) -> list[str]:
+    """Versions of a file that it does not define; of one that defines none at all ld.so only says so."""
+    wanted = {
+        name: path
+        for path, user in users
+        for file, names in user.versions_needed
+        if file == soname and elf.versions_defined
+        for name in names
+    }
+    return [
+        f"version {name} (for {show(path)})"
+        for name, path in sorted(wanted.items())
+        if name not in elf.versions_defined
+    ]
 
 
 def _search(pieces: Iterator[bytes], wanted: set[bytes]) -> tuple[str, set[bytes]]:

@@ -23,7 +23,7 @@ NCCL: dict[str, Any] = {
     "rpath": "/a:$ORIGIN",
     "runpath": "$ORIGIN/../lib:/b",
     "build_id": "ab54bc831187dbf664867543564e5390b464ee58",
-    "exports": ["ncclGetVersion", "ncclAllReduce@NCCL_2", *(f"ncclFunction{number}" for number in range(40))],
+    "exports": ["ncclGetVersion", "ncclAllReduce@@NCCL_2", *(f"ncclFunction{number}" for number in range(40))],
     "imports": ["memcpy@GLIBC_2.17", "pthread_create", "free@GLIBC_2.9"],
     "versions_needed": {"libc.so.6": ["GLIBC_2.9", "GLIBC_2.17"], "ld-linux.so.1": ["GLIBC_PRIVATE"]},
     "versions_defined": ["NCCL_2"],
@@ -66,13 +66,13 @@ def oracle(path: Path) -> dict[str, Any]:
         "imports": sorted(names[True]),
         "exports": sorted(names[False]),
         "versions_needed": {file: sorted(found) for file, found in versions.items()},
-        "versions_defined": sorted(re.findall(r"Flags: none +Index: \d+  Cnt: \d+  Name: (\S+)", defined)),
+        "versions_defined": sorted(re.findall(r"Flags: \w+ +Index: \d+  Cnt: \d+  Name: (\S+)", defined)),
     }
 
 
 def as_oracle(facts: ElfFacts) -> dict[str, Any]:
-    # readelf shows no version of the symbol that names one.
-    exports = {re.sub(r"^(.*)@\1$", r"\1", name) for name in facts.exports}
+    # readelf shows no version of the symbol that names one, and another sign where ld.so minds no hidden bit.
+    exports = {re.sub(r"^(.*)@\1$", r"\1", name.replace("@@", "@")) for name in facts.exports}
     return {
         "needed": list(facts.needed),
         "soname": facts.soname,
@@ -103,7 +103,7 @@ def test_every_fact_is_read_with_and_without_section_headers(hash_style: str, se
         ("ld-linux.so.1", ("GLIBC_PRIVATE",)),
         ("libc.so.6", ("GLIBC_2.17", "GLIBC_2.9")),
     )
-    assert facts.versions_defined == ("NCCL_2",)
+    assert facts.versions_defined == ("NCCL_2", "libnccl.so.2")
 
 
 @pytest.mark.parametrize("hash_style", ["gnu", "sysv", "both"])
@@ -224,6 +224,27 @@ def test_a_weak_version_is_not_needed_and_a_symbol_has_it_all_the_same() -> None
     assert facts_of(data).versions_needed == (("libc.so.6", ("GLIBC_2.99",)),)
     assert facts.versions_needed == (("libc.so.6", ()),)
     assert facts.imports == ("puts@GLIBC_2.99",)
+
+
+def test_a_symbol_that_is_hidden_from_those_who_ask_for_no_version_is_marked() -> None:
+    exports = ["a", "b@@V1", "c@V1", "d@@V2", "e@V2", "f@"]
+    facts = facts_of(shared_object(exports=exports, versions_defined=["V1", "V2"]))
+    # Of the first version ld.so minds no hidden bit; one without a version is then for those alone who ask for none.
+    assert facts.exports == ("a", "b@@V1", "c@@V1", "d@@V2", "e@V2", "f@@")
+
+
+@pytest.mark.parametrize("tag", ["VERDEF", "VERNEED"])
+def test_a_table_of_versions_of_another_version_is_damage(tag: str) -> None:
+    data = shared_object(versions_needed={"libc.so.6": ["V"]}, versions_defined=["W"])
+    with pytest.raises(ArchiveError, match="a record of another version"):
+        facts_of(with_bytes(data, tag_value(data, tag), b"\2\0"))
+
+
+def test_versions_of_symbols_take_no_more_memory_than_names_may() -> None:
+    version = "V" * 1_000_000
+    data = shared_object(exports=[f"ncclA{n}@@{version}" for n in range(300)], versions_defined=[version])
+    with pytest.raises(ArchiveError, match="too many names"):
+        facts_of(data)
 
 
 def test_versions_of_symbols_outside_of_their_segment_are_damage() -> None:
