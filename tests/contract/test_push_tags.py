@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from imgbuild.digest import Digest
 from imgbuild.errors import (
     DigestMismatchError,
     ForbiddenError,
@@ -16,7 +17,7 @@ from imgbuild.errors import (
 from imgbuild.steps.push import move_tags
 
 from tests.support import fault_registry as fr
-from tests.support.pushing import Client, Shop, ready, tags
+from tests.support.pushing import APP, Client, Shop, ready, tags
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,19 @@ def test_C55_an_immutable_tag_takes_the_same_digest_and_no_other_one(tmp_path: P
         assert caught.value.actual == str(image.manifest.digest)
         assert tags(strict)["one"] == str(image.manifest.digest)
         assert found.repository.manifest(other.manifest.digest).raw == other.manifest.raw
+
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+
+
+def test_what_a_tag_named_before_is_told(faulty: FaultRegistry, tmp_path: Path) -> None:
+    found, image = ready(faulty, tmp_path)
+    image.push(found.repository)
+    other = faulty.put_manifest(APP, {"schemaVersion": 2, "layers": []}, tag="old", media_type=MANIFEST)
+    manifest = image.manifest
+    moved = move_tags(found.repository, manifest, manifest.raw, ("old", "new"))
+    assert moved == (("old", Digest.parse(other)), ("new", None))
+    assert move_tags(found.repository, manifest, manifest.raw, ("old", "new")) == ()
 
 
 def test_C55_an_immutable_tag_that_another_writer_set_to_the_same_digest_meanwhile_is_success(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_on_distribution_2_8_a_cut_inside_a_piece_loses_the_upload_and_that_is_s
         found = client(old, tmp_path, chunk=CHUNK)
         found.upload(DATA)
         assert stored(found, DATA) == DATA
-        assert found.said("does not know it any more; it begins anew")
+        assert found.said("does not let it go on; it begins anew")
         assert found.known == len(DATA)
 
 

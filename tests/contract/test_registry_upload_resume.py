@@ -77,7 +77,7 @@ def test_an_earlier_session_that_is_lost_is_said_and_begins_anew(registry: Local
     second = client(registry, tmp_path, chunk=CHUNK)
     second.upload(DATA)
     assert stored(second, DATA) == DATA
-    assert second.said("an earlier run began to send it, but the registry does not know it any more; it begins anew")
+    assert second.said("an earlier run began to send it, but the registry does not let it go on; it begins anew")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from imgbuild import jsontext
 from imgbuild.adapters.registry.repository import Repository
+from imgbuild.digest import Digest
 from imgbuild.model.oci import INDEX_TYPES, Manifest
 from imgbuild.steps.push import move_tags, push
 
@@ -59,6 +61,24 @@ def verdicts(result: dict[str, Any]) -> dict[str, set[str]]:
 
 def wrong(result: dict[str, Any]) -> set[str]:
     return {row["check"] for row in result["findings"] if row["required"] and row["verdict"] != "match"}
+
+
+@pytest.mark.parametrize("place", [3, 40, 700, -2], ids=["gzip", "tar", "content", "end"])
+def test_a_damaged_layer_is_said_by_its_digest_whatever_in_it_breaks(
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path, place: int
+) -> None:
+    layer = publish(remote).layers[-2]
+    blobs = faulty.repository(REPOSITORY).blobs
+    raw = bytearray(b"".join(blobs[str(layer.digest)].read(0, layer.size)))
+    raw[place] ^= 1
+    blobs[str(layer.digest)] = dataclasses.replace(
+        blobs[str(layer.digest)], piece=lambda start, stop: bytes(raw[start:stop])
+    )
+    code, result = deep(remote, tmp_path)
+    assert code == 1
+    (row,) = [row for row in result["findings"] if row["check"] == "layer.digest" and row["verdict"] != "match"]
+    assert row["expected"] == f"{layer.digest}, {layer.size} bytes"
+    assert row["actual"] == f"{Digest.of(bytes(raw))}, {layer.size} bytes"
 
 
 def test_a_whole_image_matches_in_every_check_and_each_blob_is_read_once(

@@ -1,5 +1,7 @@
 """All writing to disk, in one place: temporary file, fsync, rename. What has its final name is whole (case C59).
 
+But for small files of the cache, which are not synced: after a crash of the machine one of them may be damaged.
+
 No other module opens a file for writing; a test looks. So every write of the program can be made to fail in tests.
 """
 

@@ -205,8 +205,11 @@ def _show(
 def _show_pushed(output: Output, pushed: PushedBody) -> None:
     sent = f"{pushed.sent} blobs sent ({amount(pushed.sent_bytes)})"
     output.line(f"pushed       {sent}, {pushed.mounted} mounted, {pushed.present} there already")
+    moved = {row.tag: row.before for row in pushed.moved}
     for tag in pushed.tags:
-        output.line(f"  tag        {pushed.repository}:{tag}")
+        before = moved.get(tag)
+        was = "as before" if tag not in moved else "new" if before is None else f"was {before}"
+        output.line(f"  tag        {pushed.repository}:{tag}  ({was})")
 
 
 def _body(context: Context, image: str, outcome: BuildOutcome, destination: Destination | None) -> BuildBody:
@@ -244,7 +247,7 @@ def _relocked(outcome: BuildOutcome) -> RelockedBody | None:
 
 
 def _pushed(outcome: BuildOutcome, destination: Destination | None) -> PushedBody | None:
-    from imgbuild.cli.results import PushedBody  # noqa: PLC0415
+    from imgbuild.cli.results import MovedTagBody, PushedBody  # noqa: PLC0415
 
     done = outcome.pushed
     if done is None or destination is None:
@@ -252,6 +255,7 @@ def _pushed(outcome: BuildOutcome, destination: Destination | None) -> PushedBod
     return PushedBody(
         repository=str(destination.repository),
         tags=list(destination.tags) if outcome.report.ok else [],
+        moved=[MovedTagBody(tag=tag, before=before) for tag, before in done.moved],
         present=done.present,
         mounted=done.mounted,
         sent=done.sent,

@@ -53,12 +53,14 @@ def command(reference: str, *, target: Path | None, platform: str | None, push: 
     registry. There each layer is read once, as a stream that goes on after a broken connection, and nothing of it is
     written to disk; run again, it goes on with the layers that were not read whole.
 
-    Each layer is read whole, and checked, unless its inventory is in the cache, where it is kept by DiffID. Such a
-    layer is marked `cached`, and may be damaged or absent. To have all of them read, give an empty folder as --cache.
+    Each layer is read whole, and checked, unless its inventory is in the cache, where it is kept by blob and DiffID.
+    Such a layer is marked `cached`, and may be damaged or absent. To have all of them read, give an empty folder as
+    --cache, and one as --store: what the store has is read from there.
 
     With --push, a build with a lock of this base does not read the base at all. What is attached are the inventories,
     the merged view of all layers, and those files that images of this project patch, by their locks: after a lock has
-    changed, push again, or builds elsewhere read the layers that have them.
+    changed, push again, or builds elsewhere read the layers that have them. Small files that are in the cache no more
+    are read from their layers.
     """
     from imgbuild.adapters.durable import write_file  # noqa: PLC0415 - imported when used
     from imgbuild.cli.results import TOOL, InventoryDocument  # noqa: PLC0415

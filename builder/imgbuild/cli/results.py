@@ -88,11 +88,19 @@ class ReplacedBody(Document, frozen=True, kw_only=True):
     step: str
 
 
+class MovedTagBody(Document, frozen=True, kw_only=True):
+    """A tag that was written, and the manifest that it named before, if it was there."""
+
+    tag: str
+    before: Digest | None = None
+
+
 class PushedBody(Document, frozen=True, kw_only=True):
-    """What became of the blobs in a registry; `tags` are those that name the image there now."""
+    """What became of the blobs in a registry; `tags` name the image there, and those in `moved` did not before."""
 
     repository: str
     tags: list[str]
+    moved: list[MovedTagBody]
     present: int
     mounted: int
     sent: int

@@ -198,6 +198,7 @@ def scan_layer(
     capture: Callable[[Digest, bytes], object],
     advance: Callable[[int], object] = int,
     algorithms: tuple[str, str] = ("sha256", "sha256"),
+    broken: Callable[[Digest, int], object] = lambda _digest, _size: None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> LayerScan:
     """Read a layer once.
@@ -209,6 +210,8 @@ def scan_layer(
         capture: is handed digest and bytes of each small file that later steps read.
         advance: is told the number of compressed bytes of each read.
         algorithms: of the digest of the compressed bytes and of the DiffID; sha512 where an image has it (case C15).
+        broken: is told digest and size in bytes of a stream that is not accepted, read to its end; may raise what says
+            more.
         limits: bounds; `captured_file_bytes` for `capture`.
 
     Raises:
@@ -216,12 +219,18 @@ def scan_layer(
             checked here.
     """
     outer = _Counted(stream, algorithms[0], advance)
-    inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int)
-    reader = TarReader(inner, subject=subject, limits=limits)
-    scanner = _Scanner(reader, spool, capture, limits, subject)
-    entries = tuple(scanner.entry(entry) for entry in reader)
-    while outer.read(CHUNK_BYTES):
-        raise ArchiveError(subject, "has data after its end")
+    try:
+        inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int)
+        reader = TarReader(inner, subject=subject, limits=limits)
+        scanner = _Scanner(reader, spool, capture, limits, subject)
+        entries = tuple(scanner.entry(entry) for entry in reader)
+        while outer.read(CHUNK_BYTES):
+            raise ArchiveError(subject, "has data after its end")  # noqa: TRY301
+    except ArchiveError:
+        while outer.read(CHUNK_BYTES):
+            pass
+        broken(outer.digest(), outer.count)
+        raise
     inventory = Inventory(diff_id=inner.digest(), uncompressed_size=inner.count, entries=entries)
     return LayerScan(digest=outer.digest(), size=outer.count, inventory=inventory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -195,7 +196,8 @@ def _push(context: Context, assembled: Assembled, report: Report, destination: D
     )
     report = Report(findings=(*report.findings, *findings))
     if report.ok:
-        move_tags(destination.repository, manifest, manifest.raw, destination.tags)
+        moved = move_tags(destination.repository, manifest, manifest.raw, destination.tags)
+        pushed = dataclasses.replace(pushed, moved=moved)
     return pushed, report
 
 
@@ -212,5 +214,6 @@ def check_result(lock: Lock, assembled: Assembled) -> None:
         f"differs from the lock in {where}",
         expected=wanted,
         actual=found,
-        hint="the same lock must give the same bytes: was the lock edited, or made by another format version?",
+        hint="was the lock edited, or made by another version of imgbuild? take that back, or run "
+        f"`imgbuild lock {lock.image} --complete`, which keeps all pins, and review the difference",
     )

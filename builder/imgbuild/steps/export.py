@@ -150,7 +150,16 @@ def export(image: Image, outputs: Iterable[Target], progress: Progress) -> tuple
     """
     ordered = sorted(outputs, key=lambda output: _KINDS.index(output.kind))
     _check_space(image, ordered)
-    return tuple(_layout(image, o, progress) if o.kind == "oci" else _file(image, o, progress) for o in ordered)
+    return tuple(_export(image, output, progress) for output in ordered)
+
+
+def _export(image: Image, output: Target, progress: Progress) -> Exported:
+    try:
+        return _layout(image, output, progress) if output.kind == "oci" else _file(image, output, progress)
+    except StorageError as error:
+        if Path(error.subject).is_relative_to(output.path.parent):
+            error.hint = _ELSEWHERE
+        raise
 
 
 def _check_space(image: Image, outputs: Iterable[Target]) -> None:

@@ -10,7 +10,7 @@ from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.crew import Crew
-from imgbuild.steps.layers import read_layer
+from imgbuild.steps.layers import check_bytes, read_layer
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -106,16 +106,9 @@ def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Ta
     """Read one layer whole, check digest, size and DiffID, and keep its inventory."""
     subject = f"layer {layer.digest}"
     found = read_layer(context, layer, diff_id, task)
-    if (found.digest, found.size) != (layer.digest, layer.size):
-        if context.places.is_local(layer):
-            context.store.quarantine(layer.digest)
-        raise DigestMismatchError(
-            subject,
-            "does not have its digest and size",
-            expected=f"{layer.digest}, {layer.size} bytes",
-            actual=f"{found.digest}, {found.size} bytes",
-            hint="it is damaged where it comes from, or on the way; fetch it again, or have it repaired there",
-        )
+    if (found.digest, found.size) != (layer.digest, layer.size) and context.places.is_local(layer):
+        context.store.quarantine(layer.digest)
+    check_bytes(layer, found.digest, found.size)
     if found.inventory.diff_id != diff_id:
         raise DigestMismatchError(
             subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id

@@ -50,6 +50,20 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
             capture=capture,
             advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),
+            # Damage is the likelier cause than a layer that was made so.
+            broken=lambda digest, size: check_bytes(layer, digest, size),
+        )
+
+
+def check_bytes(layer: Descriptor, digest: Digest, size: int) -> None:
+    """A `DigestMismatchError` if a layer's bytes are not those of its descriptor."""
+    if (digest, size) != (layer.digest, layer.size):
+        raise DigestMismatchError(
+            f"layer {layer.digest}",
+            "does not have its digest and size",
+            expected=f"{layer.digest}, {layer.size} bytes",
+            actual=f"{digest}, {size} bytes",
+            hint="it is damaged where it comes from, or on the way; fetch it again, or have it repaired there",
         )
 
 
@@ -79,7 +93,7 @@ def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
             context.store.verify(layer.digest, layer.size, subject=subject)
         try:
             yield _Bounded(stream, layer.size)
-        except ArchiveError:
+        except (ArchiveError, DigestMismatchError):
             if local:
                 # Damage is the likelier cause than a layer that was made so, and says more.
                 context.store.verify(layer.digest, layer.size, subject=subject)

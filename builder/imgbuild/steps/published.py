@@ -137,7 +137,11 @@ def _documents_of_whole(context: Context, image: Descriptor, whole: Whole) -> li
         found.append((PREIMAGES_TYPE, pack(whole.preimages), notes))
     small = [row for row in found if len(row[1]) <= MAX_COMPRESSED]
     if len(small) < 1 + bool(whole.preimages):
-        context.progress.note(f"the merged view of {image.digest}, or what is patched, is too large to be published")
+        names = {TREE_TYPE: "the merged view", PREIMAGES_TYPE: "what is patched"}
+        left = [name for kind, name in names.items() if kind not in {row[0] for row in small}]
+        context.progress.note(
+            f"{' and '.join(left)} of {image.digest} is not published, being too large: builds read more"
+        )
     return small
 
 

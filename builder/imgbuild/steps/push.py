@@ -55,6 +55,8 @@ class Pushed:
     mounted: int
     sent: int
     sent_bytes: int
+    moved: tuple[tuple[str, Digest | None], ...] = ()
+    """Tags that were written, each with what it named before; None where it is new."""
 
 
 class _Stored:
@@ -276,22 +278,29 @@ def read_back(target: Repository, manifest: Manifest, askers: Executor) -> list[
         compare(
             "pushed.blobs",
             f"blobs of {target}",
-            f"{len(blobs)} blobs of their sizes",
-            f"{sum(there)} blobs of their sizes",
+            f"{len(blobs)} blobs of their sizes, their bytes not read",
+            f"{sum(there)} blobs of their sizes, their bytes not read",
         ),
     ]
 
 
-def move_tags(target: Repository, manifest: Manifest, raw: bytes, tags: tuple[str, ...]) -> None:
+def move_tags(
+    target: Repository, manifest: Manifest, raw: bytes, tags: tuple[str, ...]
+) -> tuple[tuple[str, Digest | None], ...]:
     """Point tags at a manifest that is there, and look whether they do.
+
+    Returns:
+        Those that did not before, each with what it named a moment before; None where there was no such tag.
 
     Raises:
         TagTakenError: a tag that may not move names another digest (case C55).
         ProtocolError: the registry said yes, and the tag names something else.
         RegistryError: as `Registry.call`. Tags before the one that failed have moved.
     """
+    moved = []
     for tag in tags:
-        if _named(target, tag) == manifest.digest:
+        before = _named(target, tag)
+        if before == manifest.digest:
             continue
         target.put_manifest(raw, manifest.family.manifest, tag=tag)
         there = _named(target, tag)
@@ -303,6 +312,8 @@ def move_tags(target: Repository, manifest: Manifest, raw: bytes, tags: tuple[st
                 actual=there or "nothing",
                 hint="does somebody else move it? the image is there under its digest",
             )
+        moved.append((tag, before))
+    return tuple(moved)
 
 
 def _named(target: Repository, tag: str) -> Digest | None:

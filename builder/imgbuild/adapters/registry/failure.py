@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass
 
 from imgbuild.adapters.registry.meter import StuckError
-from imgbuild.errors import NetworkError
+from imgbuild.errors import ImgbuildError, NetworkError
 from imgbuild.text import printable
 
 _NO_NAME = {-2, -5, 8}
@@ -85,7 +85,8 @@ def _innermost(error: BaseException) -> BaseException:
     for _ in range(8):
         reason = getattr(error, "reason", None)
         inner = reason if isinstance(reason, BaseException) else error.__cause__ or error.__context__
-        if inner is None:
+        # What was raised while an error of ours was handled, as by the next try, has nothing to do with that one.
+        if inner is None or isinstance(inner, ImgbuildError):
             break
         error = inner
     return error

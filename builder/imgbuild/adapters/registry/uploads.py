@@ -205,7 +205,7 @@ class Upload:
         if answer.status == 413:  # noqa: PLR2004
             return self._shrink(error, location)
         if answer.status in {404, 410} or refusal.has("BLOB_UPLOAD_UNKNOWN", "BLOB_UPLOAD_INVALID"):
-            raise LostError("the registry does not know it any more")
+            raise LostError("the registry does not let it go on")
         if offset == 0:
             self._pieces = False
             raise LostError("the registry takes no pieces, so it goes in one request")
@@ -250,7 +250,7 @@ class Upload:
     def _close_refused(self, answer: Answer, body: Body | None) -> None:
         refusal, error = self._session.refusal(answer)
         if answer.status in {404, 410}:
-            raise LostError("the registry does not know it any more")
+            raise LostError("the registry does not let it go on")
         if body is not None and answer.status == 413 and self._blob.size > self._least:  # noqa: PLR2004 - HTTP
             self._pieces, self._chunk = True, max(self._least, min(self._chunk, self._blob.size // 4))
             raise LostError("it is too large for one request, so it goes in pieces")

@@ -75,7 +75,7 @@ class UploadSession:
         with self._target.registry.call(self._call("GET", location, accept={200, 204, *_GONE})) as answer:
             answer.discard()
             if answer.status in _GONE:
-                raise LostError("the registry does not know it any more")
+                raise LostError("the registry does not let it go on")
             count = held(answer)
             if count is None:
                 raise LostError("the registry does not say how much it has of it")
