@@ -143,10 +143,6 @@ class _Gate:
             for path, node in self._view.elf_files
             if node.elf is not None and path != target and node.elf.machine == self._machine
         ]
-        wanted = {name: path for path, user in users for name in user.imports if name.startswith(prefixes)}
-        if not wanted and self._library.consumers == "some":
-            reason = f"no other file imports a symbol that begins with {' or '.join(prefixes)}, so none was compared"
-            return not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")
         soname = self._library.soname
         # Those that are accepted may load another copy.
         own = [
@@ -154,7 +150,11 @@ class _Gate:
             for path, user in users
             if not copies.is_accepted(path) or self._search.load(path, soname).provider == target
         ]
-        lacking = [*_lacking_symbols(own, elf, prefixes), *_lacking_versions(own, elf, soname)]
+        wanted = {name: path for path, user in own for name in user.imports if name.startswith(prefixes)}
+        if not wanted and self._library.consumers == "some":
+            reason = f"no other file imports a symbol that begins with {' or '.join(prefixes)}, so none was compared"
+            return not_checked(check, show(target), f"{reason}; {_NO_CONSUMERS}")
+        lacking = [*_lacking_symbols(wanted, elf), *_lacking_versions(own, elf, soname)]
         return judge(
             check,
             show(target),
@@ -242,12 +242,11 @@ class _Gate:
 _Users = list[tuple[bytes, "ElfRecord"]]
 
 
-def _lacking_symbols(users: _Users, elf: ElfRecord, prefixes: tuple[str, ...]) -> list[str]:
+def _lacking_symbols(wanted: dict[str, bytes], elf: ElfRecord) -> list[str]:
     """What a file does not export, or not in the version that is asked for, each with one who asks."""
     exports = set(elf.exports)
     # ld.so ends where a version is asked of a file that knows of none (the assertion in `check_match`).
     plain = not elf.versions_needed and not elf.versions_defined
-    wanted = {name: path for path, user in users for name in user.imports if name.startswith(prefixes)}
     return [
         f"{name} (for {show(path)})"
         for name, path in sorted(wanted.items())
