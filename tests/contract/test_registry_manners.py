@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from imgbuild.adapters.registry.patience import Patience
+from imgbuild.adapters.registry.wire import Times
 from imgbuild.errors import (
     BudgetError,
     ForbiddenError,
@@ -33,6 +34,7 @@ from tests.support.registries import make_authority
 if TYPE_CHECKING:
     from pathlib import Path
 
+WAITING = Times(connect=5, quiet=0.2, idle=5, head=5, window=5)
 
 # refusals
 
@@ -130,6 +132,46 @@ def test_what_goes_well_after_three_failures_is_told_and_no_error(
     assert client.read(seeded.host, DIGEST, SIZE) == DATA
     assert len(client.notes) == 3
     assert all("trying again in" in note for note in client.notes)
+
+
+def test_what_many_requests_wait_for_is_said_once_a_try(seeded: FaultRegistry, client: Client) -> None:
+    seeded.faults.add(fr.Fault(action=fr.Answer(status=500), kind="blob", times=None))
+
+    def ask() -> None:
+        with pytest.raises(ServerError):
+            client.read(seeded.host, DIGEST, SIZE)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seeded.requests()) == 8 * HASTY.attempts
+    assert len(client.notes) == HASTY.attempts - 1
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("after_bytes", [0, 300_000])
+def test_whom_one_waits_for_is_told_once_for_all_connections(tmp_path: Path, after_bytes: int, *, tls: bool) -> None:
+    made = make_authority(tmp_path / "ca")
+    with FaultRegistry(ssl_context=made.server_context() if tls else None) as registry:
+        registry.put_blob(NAME, DATA)
+        registry.faults.add(fr.Fault(action=fr.Stall(after_bytes=after_bytes, seconds=0.6), kind="blob", times=None))
+        table = f'[registry."{registry.host}"]\nplain-http = {str(not tls).lower()}\nca = "ca/ca.pem"'
+        with Client(times=WAITING, settings=settings(tmp_path, table)) as client:
+            threads = [threading.Thread(target=client.read, args=(registry.host, DIGEST, SIZE)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert client.notes == [f"waiting for {registry.host}: nothing came for 0.2 seconds (up to 5 more)"]
+
+
+def test_whom_one_waits_for_is_told_before_any_answer(seeded: FaultRegistry) -> None:
+    seeded.faults.once(fr.Hang(seconds=0.6), "blob")
+    with Client(times=WAITING) as client:
+        assert client.read(seeded.host, DIGEST, SIZE) == DATA
+    assert client.notes[0] == f"waiting for {seeded.host}: nothing came for 0.2 seconds (up to 5 more)"
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,43 @@ def test_a_layer_of_ours_that_is_nowhere_is_refused(tiny: Tiny, capsys: pytest.C
     assert "error[" in capsys.readouterr().err
 
 
+DPKG = {
+    "var/lib/dpkg/status": b"Package: libnccl2\nStatus: install ok installed\nArchitecture: arm64\n"
+    b"Version: 2.28.3-1\n\n"
+    b"Package: other\nStatus: install ok installed\nArchitecture: all\nVersion: 1\n\n"
+    b"Package: gone\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n",
+    "var/lib/dpkg/info/libnccl2:arm64.list": b"/.\n/lib\n/lib/aarch64-linux-gnu/libnccl.so.2.28.3\n",
+    "var/lib/dpkg/info/other.list": b"/.\n/usr/share/doc/other\n/usr/lib/aarch64-linux-gnu/libnccl.so.2.28.30\n",
+    "var/lib/dpkg/info/gone.list": b"/usr/lib/aarch64-linux-gnu/libnccl.so.2.28.3\n",
+}
+
+
+def test_a_debian_package_that_lists_a_path_is_named_also_where_it_knows_no_merged_root(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tiny.base = [*tiny.base, files(DPKG)]
+    relock(tiny, "base")
+    found = explained(tiny, capsys, SYSTEM)
+    assert found["system"] == [{"name": "libnccl2", "version": "2.28.3-1", "architecture": "arm64"}]
+    assert "system_problem" not in found
+    assert ask(tiny, SYSTEM) == 0
+    assert "package    libnccl2 2.28.3-1 (arm64), by dpkg's list" in capsys.readouterr().out
+    assert explained(tiny, capsys, f"/{LIBRARY}")["system"] == []
+
+
+def test_what_dpkg_does_not_say_of_all_packages_is_said_to_be_unknown(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lists = {path: data for path, data in DPKG.items() if "libnccl2" not in path}
+    tiny.base = [*tiny.base, files(lists)]
+    relock(tiny, "base")
+    found = explained(tiny, capsys, SYSTEM)
+    assert (found["system"], found["system_problem"]) == ([], "1 of 2 packages have no list")
+    tiny.base = [*tiny.base, files({"var/lib/dpkg/status": b"Package: x\n"})]
+    relock(tiny, "base")
+    assert "has no status of three words" in explained(tiny, capsys, SYSTEM)["system_problem"]
+
+
 def test_a_name_from_the_image_cannot_imitate_a_line(tiny: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
     evil = shared_object(soname="libevil.so\n└── content    sha256:forged", needed=("libc.so.6",))
     tiny.base = [*tiny.base, files({"opt/evil.so": evil})]

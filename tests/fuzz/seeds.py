@@ -89,6 +89,12 @@ def seeds() -> dict[str, list[bytes]]:
         "tree": [_tree()],
         "elf": [library],
         "record": [b"a.py,sha256=" + b"_" * 43 + b',5\n"b,c",,\n'],
+        "dpkg_status": [
+            (
+                b"Package: a1\nStatus: install ok installed\nArchitecture: arm64\nVersion: 1:2\nDescription: x\n y\n\n"
+                b"Package: b2\nStatus: deinstall ok config-files\nArchitecture: all\nVersion: 1\n"
+            )
+        ],
         "patch": [_PATCH, b"diff --git a/n b/n\nnew file mode 100644\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+x\n"],
         "manifest": [manifest.encode()],
         "index": [index.encode()],

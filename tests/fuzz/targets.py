@@ -13,6 +13,7 @@ from imgbuild.adapters.project import _toml
 from imgbuild.config import Limits
 from imgbuild.content.bundle import Expanded, unpack
 from imgbuild.content.compression import decompress
+from imgbuild.content.dpkg import parse_status
 from imgbuild.content.elf import read_elf
 from imgbuild.content.inventory import Inventory, scan_layer
 from imgbuild.content.ldcache import parse_cache
@@ -98,6 +99,12 @@ def record(data: bytes) -> None:
         return
     assert found.rows == parse_record(data, site=b"site")
     assert len(found) == len(found.rows)
+
+
+def dpkg_status(data: bytes) -> None:
+    """What dpkg says is installed."""
+    for package in parse_status(data, subject="status"):
+        assert all(name.endswith(b".list") and b"/" not in name for name in package.lists)
 
 
 def patch(data: bytes) -> None:
@@ -189,7 +196,22 @@ class _Etc:
 TARGETS: dict[str, Callable[[bytes], None]] = {
     function.__name__: function
     for function in (
-        *(tar, layer, compressed, bundle, inventory, tree, elf, record, patch, manifest, index, config, definition),
+        *(
+            tar,
+            layer,
+            compressed,
+            bundle,
+            inventory,
+            tree,
+            elf,
+            record,
+            dpkg_status,
+            patch,
+            manifest,
+            index,
+            config,
+            definition,
+        ),
         *(layer_definition, lock, receipt, json, linker_cache, linker_configuration, wheel, reference),
     )
 }

@@ -188,9 +188,22 @@ def test_a_folder_with_other_things_is_no_layout_and_is_left_alone(here: Remote)
     Path("photos").mkdir()
     Path("photos/1.jpg").write_bytes(b"a photo")
     code, found = here.run("build", "tiny", "--output", "oci:photos")
-    assert (code, found["code"]) == (4, "LAYOUT_INVALID")
+    assert (code, found["code"]) == (2, "USAGE")
+    assert "is neither empty nor an OCI image layout" in found["problem"]
     assert "--output" in found["hint"]
     assert left(Path("photos")) == ["1.jpg"]
+
+
+def test_a_file_that_is_no_archive_is_left_alone_and_an_archive_is_replaced(here: Remote) -> None:
+    Path("thesis.tex").write_bytes(b"\\documentclass{book}" * 100)
+    code, found = here.run("build", "tiny", "--output", "oci-archive:thesis.tex")
+    assert (code, found["code"], found["problem"]) == (2, "USAGE", "is there and is no tar archive")
+    assert Path("thesis.tex").read_bytes().startswith(b"\\documentclass")
+    Path("old.tar").write_bytes(b"")
+    for _ in range(2):
+        assert here.run("build", "tiny", "--output", "oci-archive:old.tar")[0] == 0
+    with tarfile.open("old.tar") as archive:
+        assert "oci-layout" in archive.getnames()
 
 
 def test_a_link_in_a_layout_is_not_written_through(here: Remote) -> None:
@@ -279,11 +292,13 @@ def test_a_blob_that_is_damaged_after_the_verification_leaves_no_output(
 
 
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(here: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    Path("a.tar").write_bytes(b"the old one")
+    with tarfile.open("a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("the old one"))
+    old = Path("a.tar").read_bytes()
     with monkeypatch.context() as changed:
         restore = damaged_after_verification(here, changed)
         assert here.run("build", "tiny", "--output", "oci-archive:a.tar")[0] == 4
-    assert Path("a.tar").read_bytes() == b"the old one"
+    assert Path("a.tar").read_bytes() == old
     restore()
     assert here.run("build", "tiny", "--output", "oci-archive:a.tar")[0] == 0
     assert "index.json" in members(Path("a.tar"))

@@ -169,7 +169,7 @@ def test_what_one_published_of_all_layers_and_another_of_each_go_together(shelf:
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize(
     "data",
-    [compress(b"imgbuild/tree/v3\nanother"), b"\x1f\x8b garbage", gzip.compress(b"\0" * (8 << 20), 9)],
+    [compress(b"imgbuild/tree/v4\nanother"), b"\x1f\x8b garbage", gzip.compress(b"\0" * (8 << 20), 9)],
     ids=["another", "no-gzip", "bomb"],
 )
 def test_a_merged_view_that_is_not_the_right_one_is_not_kept_and_does_not_hide_it(shelf: Shelf, data: bytes) -> None:

@@ -51,7 +51,7 @@ HOMES = {
     "marshal": (),
     "shelve": (),
     "ctypes": ("content/elftexts",),
-    "socket": ("adapters/registry/connections", "adapters/registry/ending"),
+    "socket": ("adapters/registry/connections", "adapters/registry/ending", "adapters/registry/meter"),
     "urllib3": ("adapters/registry/wire", "adapters/registry/connections"),
     "urllib.request": ("adapters/registry/wire",),
     "http": (),

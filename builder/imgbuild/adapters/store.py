@@ -45,19 +45,26 @@ class Store(BlobFolder):
         if marker.exists():
             self._check_version()
             return
-        # The lock comes first, so a folder that has it was begun by us, perhaps a moment ago by another process.
-        begun = self._lock.exists() or (self.root / "blobs").is_dir()
         if self.root.exists() and not self.root.is_dir():
             raise LayoutError(str(self.root), "is not a folder", hint=_ELSEWHERE)
-        with storage_errors(self.root, "read"):
-            foreign = not begun and self.root.exists() and any(self.root.iterdir())
-        if foreign:
+        if self.is_foreign():
             raise LayoutError(str(self.root), "is neither empty nor an OCI image layout", hint=_ELSEWHERE)
         with exclusive(self._lock):
             sweep(self.root / "blobs" / "sha256")
             if not (self.root / "index.json").exists():
                 write_file(self.root / "index.json", jsontext.compact(_EMPTY_INDEX))
             write_file(marker, jsontext.compact(_VERSION))
+
+    def is_foreign(self) -> bool:
+        """Whether the folder has things in it, and none of them says that it is a layout or was to become one.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        # The lock comes first, so a folder that has it was begun by us, perhaps a moment ago by another process.
+        begun = (self.root / "oci-layout").exists() or self._lock.exists() or (self.root / "blobs").is_dir()
+        with storage_errors(self.root, "read"):
+            return not begun and self.root.exists() and any(self.root.iterdir())
 
     def refuse_links(self) -> None:
         """A `LayoutError` for a folder of ours that is a link: what we write and remove there would be elsewhere."""

@@ -84,7 +84,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from imgbuild.errors import ImgbuildError  # noqa: PLC0415 - keeps --help fast
+    from imgbuild.errors import ImgbuildError, UsageError  # noqa: PLC0415 - keeps --help fast
 
     try:
         result = group.main(arguments, prog_name="imgbuild", standalone_mode=False)
@@ -100,6 +100,8 @@ def _run(arguments: list[str]) -> int:
     except ImgbuildError as error:
         from imgbuild.cli.render import report_error  # noqa: PLC0415
 
+        if isinstance(error, UsageError) and error.hint is None:
+            error.hint = f"see `{' '.join(('imgbuild', *_verb(arguments)))} --help`"
         return report_error(error, as_json="--json" in arguments)
     except StreamError:
         raise
@@ -112,9 +114,14 @@ def _run(arguments: list[str]) -> int:
 
 def _interrupted(arguments: list[str], cause: BaseException | None) -> int:
     number = cause.number if isinstance(cause, _Signalled) else signal.SIGINT
-    verb = next((word for word in arguments if not word.startswith("-")), "")
-    click.echo(f"{'interrupted' if number == signal.SIGINT else 'terminated'}{_SAFE.get(verb, '')}", err=True)
+    safe = "".join(_SAFE.get(verb, "") for verb in _verb(arguments))
+    click.echo(f"{'interrupted' if number == signal.SIGINT else 'terminated'}{safe}", err=True)
     return _SIGNALLED + number
+
+
+def _verb(arguments: list[str]) -> list[str]:
+    """The verb, if there is one."""
+    return [word for word in arguments if word in _VERBS][:1]
 
 
 def _unheard(error: StreamError) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 from imgbuild.cli.render import amount, clean, one_line
@@ -158,6 +159,7 @@ class _Lines:
         self._total = total
         self._unit = unit
         self._done = 0
+        self._began = time.monotonic()
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -185,5 +187,7 @@ class _Lines:
         if self._unit == "bytes":
             of = "" if self._total is None else f" of {amount(self._total)}"
             return f"{amount(self._done)}{of}"
+        if self._total is None and not self._done:
+            return f"{time.monotonic() - self._began:.0f} seconds"
         of = "" if self._total is None else f" of {self._total}"
         return f"{self._done}{of} {self._unit}"

@@ -82,6 +82,11 @@ def _body(context: Context, image: str, found: Explanation) -> ExplainBody:
             results.ExplainOwner(name=owner.name, version=owner.version, record=owner.record, matches=owner.matches)
             for owner in found.owners
         ],
+        system=[
+            results.ExplainPackage(name=package.name, version=package.version, architecture=package.architecture)
+            for package in found.system.packages
+        ],
+        system_problem=found.system.problem,
         library=None if node is None or node.elf is None else _library(node, found.loads),
         moved=moved_bodies(context.ledger),
     )
@@ -159,6 +164,10 @@ def _tree(body: ExplainBody, *, verbose: bool) -> Tree:
     for owner in body.owners:
         says = "no hash" if owner.record is None else "the same" if owner.matches else f"{owner.record}, another one"
         tree.add(_text(f"package    {owner.name} {owner.version}; its RECORD says {says}"))
+    for package in body.system:
+        tree.add(_text(f"package    {package.name} {package.version} ({package.architecture}), by dpkg's list"))
+    if body.system_problem is not None:
+        tree.add(_text(f"package    not known of all Debian packages: {body.system_problem}"))
     if body.library is not None:
         _add_library(tree, body, verbose=verbose)
     return tree

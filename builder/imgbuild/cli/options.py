@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import functools
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, get_args
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
+_AMOUNT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?((?:[KMGT]i?)?B)?", re.ASCII | re.IGNORECASE)
 Complete: TypeAlias = "Callable[[click.Context, click.Parameter, str], list[str]]"
 
 
@@ -62,6 +65,11 @@ class Settings:
         store = StagedStore(root, ledger=ledger, waiting=waiting) if staged else Store(root, ledger=ledger)
         # What refuses leaves the store as it was: a damaged blob may be all that is left of a base.
         store.repair = False
+        if self.registries is not None:
+            from imgbuild.adapters.registry.settings import read_settings  # noqa: PLC0415
+
+            # What was named on the command line is looked at also where no registry will be asked.
+            read_settings(self.registries)
         cache = Cache((self.cache or default_folder()).absolute(), ledger=ledger)
         bars = Bars(self.output)
 
@@ -80,6 +88,23 @@ class Settings:
             progress=bars,
             connect=connect,
         )
+
+
+class Amount(click.ParamType[int]):
+    """Bytes: a number, alone or with a unit as this program prints them (MB is a million, MiB is 2 to the 20th)."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number of bytes, rounded down; fails as click's types do."""
+        if isinstance(value, int):
+            return value
+        found = _AMOUNT.fullmatch(value.strip())
+        if found is None:
+            self.fail(f"{value[:40]!r} is no number of bytes, such as 5000000, 5MB or 4.5MiB", param, ctx)
+        number, unit = found.groups("")
+        power = "KMGT".find(unit[:1].upper()) + 1 if unit else 0
+        return int(decimal.Decimal(number) * (1024 if unit.lower().endswith("ib") else 1000) ** power)
 
 
 def _path_option(name: str, text: str, *, folder: bool) -> Callable[[_F], _F]:
@@ -106,9 +131,8 @@ def shared(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--max-bytes",
-        type=click.IntRange(min=0),
-        metavar="BYTES",
-        help="Fail before more than this comes from or goes to other machines.",
+        type=Amount(),
+        help="Fail before more than this comes from or goes to other machines: 5000000, 5MB, 4.5MiB.",
     )
     @reading
     @functools.wraps(function)

@@ -43,6 +43,14 @@ class ExplainOwner(Document, frozen=True, kw_only=True):
     matches: bool | None = None
 
 
+class ExplainPackage(Document, frozen=True, kw_only=True):
+    """A Debian package that lists the path."""
+
+    name: str
+    version: str
+    architecture: str
+
+
 class ExplainTry(Document, frozen=True, kw_only=True):
     """One place where the linker looks."""
 
@@ -92,6 +100,9 @@ class ExplainBody(Document, frozen=True, kw_only=True):
     unknown: list[ExplainLayer]
     states: list[ExplainState]
     owners: list[ExplainOwner]
+    system: list[ExplainPackage]
+    system_problem: str | None = None
+    """Why `system` may not be all."""
     library: ExplainLibrary | None = None
     moved: list[MovedBody]
 

@@ -34,12 +34,23 @@ SYMBOL_FAMILIES = ("nccl", "pnccl")
 
 _MAGIC_BYTES = 8
 """bytes by which ELF files and archives are told."""
-_CAPTURED_NAMES = (
-    b"/RECORD",
-    b"/METADATA",
-    b"/INSTALLER",
-    b"/WHEEL",
+CAPTURED_ENDS = (
+    b"RECORD",
+    b"METADATA",
+    b"INSTALLER",
+    b"WHEEL",
+    b".pth",
+    b".conf",
+    b".list",
+    b".lock.json",
+    b"receipt.json",
+    b"ld.so.cache",
+    b"ld.so.preload",
+    b"status",
+    b"os-release",
 )
+"""How the name of every `captured` file ends; those of others may, too."""
+_RECORDS = (b"/RECORD", b"/METADATA", b"/INSTALLER", b"/WHEEL")
 _CAPTURED_FOLDERS = (b"usr/share/imgbuild/",)
 """The lock and the receipt of an image that we built."""
 _CAPTURED_PATHS = (
@@ -320,9 +331,13 @@ class _Scanner:
 
 def captured(path: bytes) -> bool:
     """Whether a file's bytes are kept for later steps: package records and linker configuration."""
-    if path.endswith(_CAPTURED_NAMES) and path.rpartition(b"/")[0].endswith((b".dist-info", b".egg-info")):
+    if not path.endswith(CAPTURED_ENDS):
+        return False
+    if path.endswith(_RECORDS) and path.rpartition(b"/")[0].endswith((b".dist-info", b".egg-info")):
         return True
     if path in _CAPTURED_PATHS or path.startswith(_CAPTURED_FOLDERS):
+        return True
+    if path.startswith(b"var/lib/dpkg/info/") and path.endswith(b".list"):
         return True
     if path.endswith(b".pth") and path.rpartition(b"/")[0].endswith((b"/site-packages", b"/dist-packages")):
         return True

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from imgbuild.content.inventory import ElfRecord
+from imgbuild.content.inventory import CAPTURED_ENDS, ElfRecord
 
 IMPLICIT = -1
 """Layer index of directories that no layer lists."""
@@ -23,6 +23,8 @@ DIST_INFO = 4
 """A directory that says what a Python distribution installed."""
 ARCHIVE = 8
 """A regular file, an archive that seems to hold a library of the families."""
+KEPT = 16
+"""A regular file, not ELF, whose name ends as those do that `inventory.captured` wants."""
 
 
 class Unread(Protocol):
@@ -94,7 +96,7 @@ def marks_of(name: bytes, node: Node) -> int:
     if node.type == "file":
         if node.elf is not None or node.elf_problem is not None:
             return ELF
-        return ARCHIVE if node.inside else 0
+        return (ARCHIVE if node.inside else 0) | (KEPT if name.endswith(CAPTURED_ENDS) else 0)
     if node.type == "symlink":
         return LINK
     return DIST_INFO if node.type == "directory" and name.endswith(_DIST_INFO) else 0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.content.inventory import SYMBOL_FAMILIES, ElfRecord, captured
-from imgbuild.content.node import IMPLICIT, Below, Node, marks_of
+from imgbuild.content.node import IMPLICIT, KEPT, Below, Node, marks_of
 from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, DocumentError
@@ -25,7 +25,7 @@ from imgbuild.errors import ArchiveError, DocumentError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SCHEMA = "imgbuild/tree/v3"
+SCHEMA = "imgbuild/tree/v4"
 _FIRST_LINE = f"{SCHEMA}\n".encode()
 _OFFSET_BYTES = 8
 _HINT = "remove the file; it is made anew from the inventories of the layers"
@@ -179,8 +179,8 @@ class _Directory:
 
 
 def small_files(file: TreeFile) -> Iterator[Digest]:
-    """The files whose bytes later steps read (`inventory.captured`), each as often as it is there; reads it all."""
-    for path, node in file.tree().walk():
+    """The files whose bytes later steps read (`inventory.captured`), each as often as it is there."""
+    for path, node in file.tree().marked(KEPT):
         if node.sha256 is not None and captured(path):
             yield Digest("sha256", node.sha256)
 

@@ -169,7 +169,7 @@ class Facts(Document, frozen=True, kw_only=True):
     """What follows from the pins."""
 
     base_layers: list[LockedLayer]
-    base_tree: Annotated[Digest, Meta(description="of the merged view of base_layers, as imgbuild/tree/v3")]
+    base_tree: Annotated[Digest, Meta(description="of the merged view of base_layers, as imgbuild/tree/v4")]
     touched: list[TouchedFile]
     libraries: list[LibraryFacts]
 

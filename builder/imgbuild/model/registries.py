@@ -1,6 +1,6 @@
 """`registries.toml`: how registries are reached from here. It never decides what is built: that is named by digest.
 
-It is a file of the user or of `--registries`, never of the project (`adapters.registry.access.default_file`).
+It is a file of the user or of `--registries`, never of the project (`adapters.registry.settings.default_file`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from imgbuild.content.changeset import LayerResult
+from imgbuild.content.dpkg import LISTS, STATUS, lists_one, names_of, parse_status
 from imgbuild.content.packages import owners
 from imgbuild.digest import Digest
-from imgbuild.errors import MissingError
+from imgbuild.errors import ArchiveError, MissingError
 from imgbuild.model.oci import Descriptor, ImageConfig
 from imgbuild.model.paths import image_path, parent, parents, show
 from imgbuild.steps.base import machine_of, open_base
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.project import ImageInput
+    from imgbuild.content.dpkg import DebianPackage
     from imgbuild.content.inventory import Inventory
     from imgbuild.content.node import Node
     from imgbuild.model.lockfile import FileStates, Lock, ResultLayer
@@ -72,6 +74,14 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """The Debian packages that list the path; `problem` is why that cannot be said for sure."""
+
+    packages: tuple[DebianPackage, ...]
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What there is to say about a path."""
 
@@ -89,6 +99,7 @@ class Explanation:
     states: tuple[FileStates, ...]
     """What steps found and left at the path."""
     owners: tuple[Owner, ...]
+    system: System
     loads: tuple[Load, ...]
     """Of a library: every file that asks for it by SONAME or file name, or is led to it, and what that loads."""
 
@@ -124,6 +135,7 @@ def explain(context: Context, image: ImageInput, lock: Lock, path: str) -> Expla
         unknown=unknown,
         states=tuple(row for row in lock.pins.files if row.path == show(real)),
         owners=_owners(view, real, node),
+        system=_system(view, real),
         loads=() if node is None else _loads(view, image, lock, real, node),
     )
 
@@ -221,6 +233,28 @@ def _owners(view: View, path: bytes, node: Node | None) -> tuple[Owner, ...]:
         matches = None if record is None else digest_of_node(node) == record
         found.append(Owner(name=item.name, version=item.version, record=record, matches=matches))
     return tuple(found)
+
+
+def _system(view: View, path: bytes) -> System:
+    """Who of dpkg's packages lists a path; what dpkg does not list as installed counts for nothing."""
+    status = view.read(STATUS)
+    if status is None:
+        return System(packages=())
+    try:
+        packages = parse_status(status, subject=show(STATUS))
+    except ArchiveError as error:
+        return System(packages=(), problem=str(error))
+    present = set(view.listdir(LISTS))
+    names = names_of(path, lambda folder: (node := view.tree.get(folder)) is not None and node.type == "symlink")
+    found, lost = [], 0
+    for package in packages:
+        name = next((name for name in package.lists if name in present), None)
+        content = None if name is None else view.read(LISTS + b"/" + name)
+        if content is None:
+            lost += 1
+        elif lists_one(content, names):
+            found.append(package)
+    return System(packages=tuple(found), problem=f"{lost} of {len(packages)} packages have no list" if lost else None)
 
 
 def _loads(view: View, image: ImageInput, lock: Lock, path: bytes, node: Node) -> tuple[Load, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+from imgbuild.adapters.blobs import open_regular
 from imgbuild.adapters.durable import PendingFile, storage_errors
 from imgbuild.adapters.store import Store
 from imgbuild.content.archive import archive, archive_size
@@ -24,6 +25,7 @@ from imgbuild.progress import SILENT
 from imgbuild.steps.export_archive import Advancing, Image
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable
 
     from imgbuild.content.archive import Entry
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 OutputKind = Literal["oci", "oci-archive", "docker-archive"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _FORMS = "oci:DIR[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:HOST/REPOSITORY:TAG]"
+_TAR_MAGIC = 257
+"""bytes before the magic of a tar header (POSIX `pax`)."""
 _ELSEWHERE = "choose another place with --output"
 _ROOM = "free some space there, or choose a place on another disk with --output"
 
@@ -80,8 +84,8 @@ def parse_outputs(texts: Iterable[str], *, image: str, tags: tuple[str, ...]) ->
         tags: of the definition; the names where none is given.
 
     Raises:
-        UsageError: another kind, no path or a wrong name, `-`, or a place where something else is: only a folder can
-            become a layout, and only a file an archive. Nothing is written here.
+        UsageError: another kind, no path or a wrong name, `-`, or a place where something else is: only an empty folder
+            can become a layout, and only a layout or a tar archive be replaced by one. Nothing is written here.
     """
     found: dict[tuple[OutputKind, Path], tuple[str, ...]] = {}
     for text in texts:
@@ -132,10 +136,26 @@ def _check_place(path: Path, kind: OutputKind, subject: str) -> None:
         return
     except OSError as error:
         raise UsageError(subject, f"cannot be looked at: {error.strerror}", hint=_ELSEWHERE) from error
-    if kind == "oci" and not stat.S_ISDIR(found.st_mode):
-        raise UsageError(subject, "is there and is no folder", hint=_ELSEWHERE)
-    if kind != "oci" and not stat.S_ISREG(found.st_mode):
-        raise UsageError(subject, "is there and is no regular file", hint=_ELSEWHERE)
+    problem = _foreign_folder(path, found.st_mode) if kind == "oci" else _foreign_file(path, found)
+    if problem is not None:
+        raise UsageError(subject, f"is there and {problem}", hint=_ELSEWHERE)
+
+
+def _foreign_folder(path: Path, mode: int) -> str | None:
+    if not stat.S_ISDIR(mode):
+        return "is no folder"
+    return "is neither empty nor an OCI image layout" if Store(path, ledger=Ledger()).is_foreign() else None
+
+
+def _foreign_file(path: Path, found: os.stat_result) -> str | None:
+    if not stat.S_ISREG(found.st_mode):
+        return "is no regular file"
+    try:
+        with open_regular(path) as stream:
+            head = stream.read(_TAR_MAGIC + 5)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if not head or head[_TAR_MAGIC:] == b"ustar" else "is no tar archive"
 
 
 def export(image: Image, outputs: Iterable[Target], progress: Progress) -> tuple[Exported, ...]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ARTIFACT_TYPE = "application/vnd.imgbuild.inventory.v1"
 INVENTORY_TYPE = "application/vnd.imgbuild.inventory.layer.v1.jsonl+gzip"
 FILES_TYPE = "application/vnd.imgbuild.files.v1+gzip"
-TREE_TYPE = "application/vnd.imgbuild.tree.v3+gzip"
+TREE_TYPE = "application/vnd.imgbuild.tree.v4+gzip"
 PREIMAGES_TYPE = "application/vnd.imgbuild.preimages.v1+gzip"
 _LAYER = "imgbuild.layer"
 INVENTORY_NOTE = "imgbuild.inventory"

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 from imgbuild.adapters.cache import default_folder
 from imgbuild.adapters.home import home, user_folder
-from imgbuild.adapters.registry.access import default_file, read_settings
+from imgbuild.adapters.registry.settings import default_file, read_settings
 from imgbuild.errors import UsageError
 from imgbuild.model.registries import SCHEMA, RegistriesDocument
 

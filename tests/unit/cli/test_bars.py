@@ -163,6 +163,10 @@ def test_on_no_terminal_a_long_task_says_now_and_then_how_far_it_is(
     assert set(lines) == {f"pushing to 127.0.0.1:5000/x  {expected}"}
 
 
+def test_on_no_terminal_what_has_nothing_to_count_tells_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"pushing to 127.0.0.1:5000/x  [0-9]+ seconds", lines_of(monkeypatch, None, 0, "steps")[0])
+
+
 def test_on_no_terminal_a_short_task_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert module._LINE_SECONDS == 10
     found = no_terminal(monkeypatch, seconds=30)

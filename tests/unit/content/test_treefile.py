@@ -119,7 +119,7 @@ def test_the_bytes_of_the_format_do_not_change() -> None:
     assert str(Digest.of(dumped(image()))) == GOLDEN
 
 
-GOLDEN = "sha256:c4792e9f0c10da736570d4363f5bee74ec693a7834d7c4edfde21d15dc9d3627"
+GOLDEN = "sha256:a846503c44f8e7046ce0f225b822a4a8918c208aef08d9741607e70bb1bf4d38"
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -168,7 +168,7 @@ def other_header(raw: bytes, change: Callable[[dict[str, Any]], object]) -> byte
     ("change", "says"),
     [
         (lambda raw: raw[:0], f"is no tree file of the schema {SCHEMA}"),
-        (lambda raw: raw.replace(b"/v3\n", b"/v2\n", 1), f"is no tree file of the schema {SCHEMA}"),
+        (lambda raw: raw.replace(b"/v4\n", b"/v3\n", 1), f"is no tree file of the schema {SCHEMA}"),
         (lambda raw: raw[:-1], "is damaged"),
         (lambda raw: raw[:-8] + b"\xff" * 8, "is damaged"),
         (lambda raw: raw[:-8] + bytes(8), "is damaged"),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from imgbuild.adapters.registry.access import default_file, read_settings
+from imgbuild.adapters.registry.settings import default_file, read_settings
 from imgbuild.errors import DocumentError, LockVersionError, UsageError
 from imgbuild.model.registries import SCHEMA, RegistriesDocument, RegistrySettings
 

@@ -54,6 +54,7 @@ def _metered(wire: Wire, sock: socket.socket, *arguments: Any, **options: Any) -
         sock,
         times=wire.times,
         count=lambda count: wire.ledger.read(place, count),
+        silent=lambda seconds: wire.silent(place, seconds),
     )
     response.fp = io.BufferedReader(meter, _BUFFER_BYTES)
     wire.local.meter = meter

@@ -39,7 +39,8 @@ class WireError(Exception):
     def error(self, subject: str) -> NetworkError:
         """The error for whoever asked for `subject`."""
         failure = self.failure
-        return NetworkError(subject, f"cannot be asked for: {failure.problem}", where=self.address, hint=failure.hint)
+        problem = f"the registry gives no answer: {failure.problem}"
+        return NetworkError(subject, problem, where=self.address, hint=failure.hint)
 
 
 _KNOWN = {

@@ -7,6 +7,9 @@ trailers or chunk sizes without end, of which a reader of bodies sees nothing.
 from __future__ import annotations
 
 import io
+import select
+import socket
+import ssl
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +32,8 @@ class Times:
     """Time limits in seconds."""
 
     connect: float = 15.0
+    quiet: float = 10.0
+    """after which somebody who waits is told whom for."""
     idle: float = 60.0
     """between two pieces of a body, and for one piece of a request."""
     head: float = 120.0
@@ -55,7 +60,15 @@ class Socket(Protocol):
 class Meter(io.RawIOBase):
     """What is read from a socket, below the buffer of an answer."""
 
-    def __init__(self, raw: io.RawIOBase, sock: Socket, *, times: Times, count: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        raw: io.RawIOBase,
+        sock: Socket,
+        *,
+        times: Times,
+        count: Callable[[int], None],
+        silent: Callable[[float], None],
+    ) -> None:
         """Begin with a head.
 
         Args:
@@ -63,12 +76,14 @@ class Meter(io.RawIOBase):
             sock: the socket, for its time limit.
             times: limits.
             count: is told the bytes of each read; may raise.
+            silent: is told, once a read, when nothing came for `Times.quiet`: how many seconds more it is waited.
         """
         super().__init__()
         self._raw = raw
         self._sock = sock
         self._times = times
         self._count = count
+        self._silent = silent
         self._end: float | None = time.monotonic() + times.head
         self._in_head = True
         self._spare = _HEAD_BYTES
@@ -98,9 +113,12 @@ class Meter(io.RawIOBase):
         if self._spare <= 0:
             raise StuckError("it sends framing without end")
         began = time.monotonic()
+        limit = self._times.idle
         if self._end is not None:
             left = max(0.001, self._end - began)
-            self._sock.settimeout(left if self._in_head else min(left, self._times.idle))
+            limit = left if self._in_head else min(left, limit)
+        limit -= self._listen(limit)
+        self._sock.settimeout(max(0.001, limit))
         late = False
         try:
             count = self._raw.readinto(buffer) or 0
@@ -121,6 +139,23 @@ class Meter(io.RawIOBase):
         if not self.closed:
             self._raw.close()
         super().close()
+
+    def _listen(self, limit: float) -> float:
+        """Wait for something to read for at most `Times.quiet`, and tell of it; the seconds that it took if none came.
+
+        Not for TLS within the TLS of a proxy: what its socket has, and did not give yet, cannot be asked for.
+        """
+        quiet = self._times.quiet
+        if limit <= quiet or not isinstance(self._sock, socket.socket):
+            return 0.0
+        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            return 0.0
+        poll = select.poll()
+        poll.register(self._sock.fileno(), select.POLLIN)
+        if poll.poll(quiet * 1000):
+            return 0.0
+        self._silent(limit - quiet)
+        return quiet
 
     def _check_end(self) -> None:
         # A time limit of the system may end some microseconds before ours.

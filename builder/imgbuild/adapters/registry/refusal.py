@@ -119,7 +119,7 @@ def error_of(refusal: Refusal, *, subject: str, url: str, who: str) -> Availabil
 def _meaning(status: int) -> tuple[type[AvailabilityError], str, bool]:
     """The class of a refusal, what it is about, and whether it matters who asked."""
     known: dict[int, tuple[type[AvailabilityError], str, bool]] = {
-        401: (UnauthorizedError, "is not shown without other credentials", True),
+        401: (UnauthorizedError, "needs other credentials", True),
         403: (ForbiddenError, "is not allowed", True),
         404: (MissingError, "is not in the registry", False),
         410: (MissingError, "is not in the registry any more", False),

@@ -33,6 +33,8 @@ _MAX_REDIRECTS = 5
 _MAX_REFUSED = 2
 """times that one request may be refused with 401 and made again: nothing was shown, or a token that had expired."""
 _THROTTLED = 429
+_SAID_SECONDS = 60.0
+"""after which the same problem is said again."""
 
 
 class Registry:
@@ -62,6 +64,8 @@ class Registry:
         self._auth = Authorizer(host=host, origin=self.origin, wire=wire, credentials=credentials)
         self.secrets = self._auth.secrets
         self._answered = False
+        self._saying = threading.Lock()
+        self._said: dict[str, tuple[int, float]] = {}
 
     def note(self, text: str) -> None:
         """Say one line, without secrets."""
@@ -201,8 +205,19 @@ class Registry:
     ) -> None:
         if call.once or attempt >= min(self.patience.attempts, tries or self.patience.attempts):
             raise error
-        self.note(f"{error}; trying again in {delay:.1f} seconds")
+        if self._is_news(error.problem, attempt):
+            self.note(f"{error}; trying again in {delay:.1f} seconds")
         self.ending.sleep(delay)
+
+    def _is_news(self, problem: str, attempt: int) -> bool:
+        """Whether nobody was told yet of so many failures for this reason: thirty blobs that wait are one line."""
+        now = time.monotonic()
+        with self._saying:
+            before, until = self._said.get(problem, (0, now))
+            if attempt <= before and now < until:
+                return False
+            self._said[problem] = attempt, now + _SAID_SECONDS
+            return True
 
     def _send(self, call: Call, url: str, shown: str | None) -> Answer:
         headers = dict(call.headers)

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import ssl
 import threading
+import time
 import urllib.request
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ from imgbuild.config import CHUNK_BYTES, KIB
 from imgbuild.errors import NetworkError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from urllib3.connectionpool import HTTPConnectionPool
@@ -40,6 +41,7 @@ __all__ = ["Answer", "Times", "Wire", "WireError"]
 _POOL = 16
 """connections to one host; more than that wait for nobody, they are just not kept."""
 _MAX_DIGITS = 18
+_SAID_SECONDS = 20.0
 _NETWORK = (urllib3.exceptions.HTTPError, OSError, ValueError)
 """What a broken connection may raise: ours, the system's, and http.client's for heads that make no sense."""
 
@@ -134,7 +136,12 @@ class Wire:
     """Connections to all hosts of one command; safe to use from several threads."""
 
     def __init__(
-        self, *, ledger: Ledger, times: Times | None = None, authorities: Mapping[str, Path] | None = None
+        self,
+        *,
+        ledger: Ledger,
+        times: Times | None = None,
+        authorities: Mapping[str, Path] | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Nothing is opened yet. Proxies are those of the environment (`HTTPS_PROXY`, `NO_PROXY` and so on).
 
@@ -142,11 +149,14 @@ class Wire:
             ledger: counts bytes by `host:port`, with heads and framing, without what TLS adds.
             times: time limits.
             authorities: for some hosts (`host:port`), a PEM file of certificate authorities instead of the machine's.
+            note: is told whom one waits for; no secrets.
         """
         self.ledger = ledger
         self.times = times or Times()
         self.local = threading.local()
         self.ending = Ending()
+        self._note = note
+        self._quiet: dict[str, float] = {}
         self._authorities = dict(authorities or {})
         self._contexts: dict[Path | None, ssl.SSLContext] = {}
         self._managers: dict[str | None, urllib3.PoolManager] = {}
@@ -212,6 +222,18 @@ class Wire:
             self.local.place = before
         self.ending.check()
         raise WireError(failure, address=public(url))
+
+    def silent(self, place: str, seconds: float) -> None:
+        """Say that `place` (`host:port`) sends nothing, and for how many seconds more it is waited.
+
+        Once in a while, for all its connections.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if now < self._quiet.get(place, now):
+                return
+            self._quiet[place] = now + _SAID_SECONDS
+        self._note(f"waiting for {place}: nothing came for {self.times.quiet:g} seconds (up to {seconds:.0f} more)")
 
     def abort(self) -> None:
         """Cut all connections and wake all who wait, for good; see `Ending`."""
