@@ -295,7 +295,7 @@ def test_a_lock_that_cannot_be_read_does_not_stop_the_others(shelf: Shelf) -> No
 
 def other_inventory(shelf: Shelf) -> list[Row]:
     """A well-formed inventory that is not the one that it is said to be."""
-    data = compress(b'{"schema":"imgbuild/inventory/v3"}\n')
+    data = compress(b'{"schema":"imgbuild/inventory/v4"}\n')
     return [shelf.row(INVENTORY_TYPE, data, digest) for digest in shelf.wanted]
 
 

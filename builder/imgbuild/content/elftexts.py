@@ -25,8 +25,10 @@ _MOST = 1_000
 """texts of each kind in one file; NCCL has 350."""
 
 
-ARCHIVES = (b"!<arch>\n", b"PK\x03\x04")
-"""How archives begin, that of `ar` (static libraries) and zip (wheels)."""
+_ZIP = b"PK\x03\x04"
+_SCRIPT = b"#!"
+ARCHIVES = (b"!<arch>\n", _ZIP, _SCRIPT)
+"""How archives begin: those of `ar` (static libraries), zip (wheels), and zip behind a line that names a program."""
 _INSIDE = (b"libnccl.so", b"ncclGetVersion")
 
 
@@ -56,8 +58,11 @@ def _holds(data: bytes, word: bytes) -> bool:
 class Inside:
     """Whether an archive holds a library of the families, by a file name or a symbol in its bytes."""
 
-    def __init__(self) -> None:
-        self._left = set(_INSIDE)
+    def __init__(self, head: bytes) -> None:
+        """Begin with the first bytes of a file that begins like one of `ARCHIVES`; they are not searched."""
+        # Python imports from a zip behind a script (zipapp, PEX); other scripts may name the library as they like.
+        self._needed = {_ZIP} if head.startswith(_SCRIPT) else set()
+        self._left = {*_INSIDE, *self._needed}
         self._tail = b""
 
     def update(self, piece: bytes) -> None:
@@ -68,6 +73,8 @@ class Inside:
 
     def finish(self) -> tuple[str, ...]:
         """What was found, sorted."""
+        if self._needed & self._left:
+            return ()
         return tuple(sorted(word.decode() for word in set(_INSIDE) - self._left))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from imgbuild.content.elf import ElfFacts
     from imgbuild.digest import Readable
 
-SCHEMA = "imgbuild/inventory/v3"
+SCHEMA = "imgbuild/inventory/v4"
 SYMBOL_FAMILIES = ("nccl", "pnccl")
 """Prefixes of the dynamic symbols that an inventory keeps; a whole CUDA image has millions of others."""
 
@@ -291,7 +291,7 @@ class _Scanner:
             head += more
         if is_elf(head):
             return self._elf(entry, head, pieces)
-        inside = Inside() if head.startswith(ARCHIVES) else None
+        inside = Inside(head) if head.startswith(ARCHIVES) else None
         hasher = hashlib.sha256(head)
         if inside is not None:
             inside.update(head)

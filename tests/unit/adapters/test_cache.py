@@ -118,7 +118,7 @@ def test_C58_an_inventory_under_the_name_of_another_layer_is_dropped(cache: Cach
 @pytest.mark.parametrize(
     ("now", "before"),
     [
-        (b"inventory/v3", b"inventory/v2"),
+        (b"inventory/v4", b"inventory/v3"),
         (b'"families":["nccl","pnccl"]', b'"families":[]'),
         (b'"families":["nccl","pnccl"]', b'"families":["nccl","pnccl","rccl"]'),
     ],

@@ -76,13 +76,23 @@ def test_a_file_of_nothing_but_texts_gives_a_thousand() -> None:
     assert len(found([data[start : start + 999] for start in range(0, len(data), 999)])) == 1_000
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 9, 100])
+def test_a_script_is_an_archive_only_with_a_zip_behind_it(size: int) -> None:
+    script = b"#!/usr/bin/env python3\n" + b"y" * 30 + b"libnccl.so.2"
+    for data, expected in ((script, ()), (script + b"PK\x03\x04", ("libnccl.so",))):
+        inside = Inside(data[:8])
+        for piece in cut(data, list(range(size, len(data), size))):
+            inside.update(piece)
+        assert inside.finish() == expected
+
+
 @pytest.mark.parametrize("size", [1, 3, 9, 13, 14, 100])
 def test_what_an_archive_holds_is_found_wherever_its_pieces_are_cut(size: int) -> None:
     data = b"x" * 20 + b"libnccl.so.2" + b"y" * 30 + b"ncclGetVersion" + b"z"
-    inside = Inside()
+    inside = Inside(b"PK\x03\x04")
     for piece in cut(data, list(range(size, len(data), size))):
         inside.update(piece)
     assert inside.finish() == ("libnccl.so", "ncclGetVersion")
-    other = Inside()
+    other = Inside(b"PK\x03\x04")
     other.update(data.replace(b"nccl", b"cubl"))
     assert other.finish() == ()

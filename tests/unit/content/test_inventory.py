@@ -281,7 +281,7 @@ class TestDocument:
         dumped = scan(self.DATA).inventory.dump()
         header, *rows = [json.loads(line) for line in dumped.splitlines()]
         assert header == {
-            "schema": "imgbuild/inventory/v3",
+            "schema": "imgbuild/inventory/v4",
             "diff_id": str(Digest.of(self.DATA)),
             "uncompressed_size": len(self.DATA),
             "entries": 3,
@@ -300,7 +300,7 @@ class TestDocument:
     @pytest.mark.parametrize(
         ("old", "new"),
         [
-            (b"imgbuild/inventory/v3", b"imgbuild/inventory/v2"),
+            (b"imgbuild/inventory/v4", b"imgbuild/inventory/v3"),
             (b'"entries":3', b'"entries":4'),
             (b'"entries":3', b'"entries":-3'),
             (b"sha256:", b"sha255:"),
