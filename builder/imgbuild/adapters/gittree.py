@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from imgbuild.adapters.giturl import shown
 from imgbuild.config import DEFAULT_LIMITS, GIB, MIB, Limits
 from imgbuild.digest import Digest
-from imgbuild.errors import ArchiveError, FactMismatchError, StepError
+from imgbuild.errors import ArchiveError, FactMismatchError, MissingError, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +102,13 @@ class GitTree:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def file(self, path: str, *, subject: str) -> GitFile:
+        """A regular file by its path; a `MissingError` about the source `subject` where there is none."""
+        item = next((item for item in self.files if item.path == path.encode()), None)
+        if item is None or item.target is not None:
+            raise MissingError(f"source {subject}", "has no such file", expected=path, where=f"commit {self.commit}")
+        return item
 
     def close(self) -> None:
         """End the reading processes; contents cannot be read afterwards. May be called twice."""

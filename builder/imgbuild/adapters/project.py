@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, InputError, LockVersionError, UsageError
 from imgbuild.model.image import ImageDefinition, parse_image
-from imgbuild.model.layer import File, LayerDefinition, Patch, parse_layer
+from imgbuild.model.inherit import inherit, stand_in
+from imgbuild.model.layer import LayerDefinition, Patch, own_files, parse_layer, parse_states
 from imgbuild.model.lockfile import Input, Lock, digest_of_inputs, parse_lock
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ class LayerInput:
     name: str
     definition: LayerDefinition
     files: dict[str, bytes]
+    states: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
+    """By name of a file of states: what it says of each path. Empty where sources are stand-ins, which have others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,8 @@ class ImageInput:
     definition: ImageDefinition
     layers: tuple[LayerInput, ...]
     inputs: tuple[Input, ...]
+    stand_in: bool = False
+    """Whether base and sources are not those that the definition names."""
 
     @property
     def inputs_digest(self) -> Digest:
@@ -46,8 +51,15 @@ class ImageInput:
 class Project:
     """A folder with `locks/` and `layers/`."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, stand_in: Path | None = None) -> None:
+        """Nothing is read yet.
+
+        Args:
+            root: the folder.
+            stand_in: a folder with `IMAGE.toml` (`model.inherit.StandIn`) and its locks, instead of those in `locks/`.
+        """
         self.root = root
+        self.stand_in = stand_in
 
     @classmethod
     def find(cls, start: Path) -> Project:
@@ -61,13 +73,18 @@ class Project:
             hint="go to the checkout, or name it with --project DIR",
         )
 
+    def standing_in(self, folder: Path) -> Project:
+        """The same project with stand-ins from a folder of it; a `UsageError` if it is elsewhere."""
+        if not folder.resolve().is_relative_to(self.root.resolve()):
+            raise UsageError(f"--stand-in {folder}", "is not below the project's folder", where=str(self.root))
+        return Project(self.root, folder)
+
     def images(self) -> tuple[str, ...]:
         """The names of all definitions."""
         return tuple(sorted(path.stem for path in (self.root / "locks").glob("*.toml")))
 
     def load(self, image: str) -> ImageInput:
         """Read a definition and its layers; errors name the file."""
-        path = self.root / "locks" / f"{image}.toml"
         if image not in self.images():
             raise UsageError(
                 f"image {image!r}",
@@ -75,27 +92,60 @@ class Project:
                 where=f"{self.root}/locks",
                 hint=f"defined: {', '.join(self.images()) or 'none'}",
             )
-        raw = self._read(path)
-        definition = parse_image(_toml(raw, f"locks/{image}.toml"), subject=f"locks/{image}.toml")
+        inputs: list[Input] = []
+        value = self._definition(image, inputs, ())
+        if self.stand_in is not None:
+            value = self._replaced(value, image, inputs)
+        definition = parse_image(value, subject=f"locks/{image}.toml")
         if definition.name != image:
             raise DocumentError(
                 f"locks/{image}.toml", (f"name: is {definition.name!r}; the file's name says {image!r}",)
             )
-        inputs = [Input(name=f"locks/{image}.toml", digest=Digest.of(raw))]
         self._check_layers(definition)
         layers = tuple(self._layer(name, inputs) for name in definition.layers)
-        return ImageInput(root=self.root, definition=definition, layers=layers, inputs=tuple(inputs))
+        return ImageInput(
+            root=self.root,
+            definition=definition,
+            layers=layers,
+            inputs=tuple(inputs),
+            stand_in=self.stand_in is not None,
+        )
+
+    def _definition(self, image: str, inputs: list[Input], below: tuple[str, ...]) -> Any:
+        """The parsed file of an image, with what it extends; each file that was read is added to `inputs`."""
+        subject = f"locks/{image}.toml"
+        raw = self._read(self.root / "locks" / f"{image}.toml")
+        inputs.append(Input(name=subject, digest=Digest.of(raw)))
+        value = _toml(raw, subject)
+        parent = value.get("extends")
+        if parent is None:
+            return value
+        chain = (*below, image)
+        if parent in chain:
+            raise DocumentError(subject, (f"extends: leads in a circle: {' -> '.join((*chain, parent))}",))
+        if parent not in self.images():
+            known = ", ".join(name for name in self.images() if name != image)
+            raise DocumentError(subject, (f"extends: there is no image {parent!r}; there are {known or 'no others'}",))
+        return inherit(self._definition(parent, inputs, chain), value)
+
+    def _replaced(self, value: Any, image: str, inputs: list[Input]) -> Any:
+        assert self.stand_in is not None  # noqa: S101 - asked before
+        path = self.stand_in / f"{image}.toml"
+        raw = self._read(path)
+        subject = str(path.relative_to(self.root))
+        inputs.append(Input(name=subject, digest=Digest.of(raw)))
+        return stand_in(value, _toml(raw, subject), subject=subject)
 
     def lock_path(self, image: str) -> Path:
         """Where the lock of an image is."""
-        return self.root / "locks" / f"{image}.lock.json"
+        return (self.stand_in or self.root / "locks") / f"{image}.lock.json"
 
     def lock(self, image: str) -> Lock | None:
         """The lock of an image, or None if it has none yet."""
         path = self.lock_path(image)
         if not path.exists():
             return None
-        raw, subject = self._read(path), f"locks/{path.name}"
+        raw, subject = self._read(path), str(path.relative_to(self.root))
         try:
             _check_whole(raw, subject)
             return parse_lock(raw, subject=subject)
@@ -133,13 +183,17 @@ class Project:
         definition = parse_layer(_toml(raw, where), name=name, subject=where)
         inputs.append(Input(name=where, digest=Digest.of(raw)))
         files: dict[str, bytes] = {}
-        for step in definition.step:
-            named = [step.source] if isinstance(step, File) else step.stages if isinstance(step, Patch) else []
-            for file in named:
-                if file not in files:
-                    files[file] = self._read(folder / file)
-                    inputs.append(Input(name=f"layers/{name}/{file}", digest=Digest.of(files[file])))
-        return LayerInput(name=name, definition=definition, files=files)
+        for file in (file for step in definition.step for file in own_files(step)):
+            if file not in files:
+                files[file] = self._read(folder / file)
+                inputs.append(Input(name=f"layers/{name}/{file}", digest=Digest.of(files[file])))
+        named = {step.states for step in definition.step if isinstance(step, Patch) and step.states is not None}
+        states = {
+            file: parse_states(_toml(files[file], f"layers/{name}/{file}"), subject=file) for file in sorted(named)
+        }
+        return LayerInput(
+            name=name, definition=definition, files=files, states={} if self.stand_in is not None else states
+        )
 
     def _read(self, path: Path) -> bytes:
         shown = path.relative_to(self.root)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from imgbuild.adapters.engine import Engine
     from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.adapters.registry.repository import Repository
     from imgbuild.cli.render import Output
     from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, RelockedBody, ReplacedBody
     from imgbuild.model.image import ImageDefinition
@@ -73,7 +74,7 @@ def command(
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     # What is refused by these leaves no trace.
-    destination = _destination(context, push, tags, inputs.definition, dry_run=dry_run)
+    destination = _destination(context, push, tags, inputs, dry_run=dry_run)
     places = _outputs(outputs, inputs.definition)
     stated = None if old is None else old.result
     with (
@@ -112,7 +113,7 @@ def _lock(project: Project, context: Context, inputs: ImageInput, old: Lock | No
 
 
 def _destination(
-    context: Context, push: str | None, tags: tuple[str, ...], definition: ImageDefinition, *, dry_run: bool
+    context: Context, push: str | None, tags: tuple[str, ...], inputs: ImageInput, *, dry_run: bool
 ) -> Destination | None:
     """Where to push, asked before anything is built: if nothing may be pushed there, that is known at once."""
     from imgbuild.errors import InputError, UsageError  # noqa: PLC0415
@@ -126,7 +127,7 @@ def _destination(
         raise UsageError("--push", "cannot be together with --offline")
     try:
         reference = Reference.parse(push, where="--push")
-        chosen = tuple(check_tag(tag, where="--tag") for tag in tags or definition.tags)
+        chosen = tuple(check_tag(tag, where="--tag") for tag in tags or inputs.definition.tags)
     except InputError as error:
         raise UsageError(error.subject, error.problem, where=error.where, hint=_PUSH_HINT) from error
     if reference.tag is not None or reference.digest is not None:
@@ -138,9 +139,25 @@ def _destination(
     from imgbuild.steps.push import Destination  # noqa: PLC0415
 
     repository = Repository(context.registries.of(reference.host), reference.repository)
+    if inputs.stand_in:
+        _check_stand_in(repository, chosen)
     if not dry_run:
         ask_to_push(repository)
     return Destination(repository=repository, tags=chosen)
+
+
+def _check_stand_in(repository: Repository, tags: tuple[str, ...]) -> None:
+    """What is made with stand-ins leaves this machine under no name, and goes here by no other one than its own."""
+    from imgbuild.errors import UsageError  # noqa: PLC0415
+    from imgbuild.model.inherit import STAND_IN_PREFIX  # noqa: PLC0415
+
+    registry = repository.registry
+    if not registry.origin.is_loopback:
+        hint = "push it to a registry on this machine"
+        raise UsageError("--push", "is for real images; stand-ins stay here", actual=registry.host, hint=hint)
+    wrong = [tag for tag in tags if not tag.startswith(STAND_IN_PREFIX)]
+    if wrong:
+        raise UsageError("--tag", "names an image with stand-ins", expected=f"{STAND_IN_PREFIX}…", actual=wrong[0])
 
 
 def _outputs(texts: tuple[str, ...], definition: ImageDefinition) -> tuple[Target, ...]:

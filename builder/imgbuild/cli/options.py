@@ -36,6 +36,7 @@ class Settings:
 
     output: Output
     project: Path | None
+    stand_in: Path | None = None
     offline: bool = False
     store: Path | None = None
     cache: Path | None = None
@@ -46,7 +47,8 @@ class Settings:
         """The repository."""
         from imgbuild.adapters.project import Project  # noqa: PLC0415 - keeps --help fast
 
-        return Project(self.project.absolute()) if self.project is not None else Project.find(Path.cwd())
+        project = Project(self.project.absolute()) if self.project is not None else Project.find(Path.cwd())
+        return project if self.stand_in is None else project.standing_in(self.stand_in.absolute())
 
     def store_path(self, project: Project) -> Path:
         """Where the store is."""
@@ -153,16 +155,29 @@ def reading(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, exists=True, file_okay=False),
         help="Folder with locks/ and layers/.",
     )
+    @click.option(
+        "--stand-in",
+        type=click.Path(path_type=Path, exists=True, file_okay=False),
+        metavar="FOLDER",
+        help="Replace base and sources by those of FOLDER/IMAGE.toml; its lock is there, too, and its tags say so.",
+    )
     @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors, and why an answer is no.")
     @click.option("-v", "--verbose", is_flag=True, help="Print every finding, parameter and digest.")
     @click.option("--no-color", is_flag=True, help="No colours (also by NO_COLOR).")
     @functools.wraps(function)
     def wrapper(
-        *, as_json: bool, project: Path | None, quiet: bool, verbose: bool, no_color: bool, **others: Any
+        *,
+        as_json: bool,
+        project: Path | None,
+        stand_in: Path | None,
+        quiet: bool,
+        verbose: bool,
+        no_color: bool,
+        **others: Any,
     ) -> Any:
         plain = no_color or bool(os.environ.get("NO_COLOR"))
         output = Output(as_json=as_json, quiet=quiet, verbose=verbose, colour=sys.stdout.isatty(), plain=plain)
-        return function(settings=Settings(output=output, project=project), **others)
+        return function(settings=Settings(output=output, project=project, stand_in=stand_in), **others)
 
     return wrapper
 

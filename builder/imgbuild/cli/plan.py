@@ -48,7 +48,7 @@ def command(image: str, *, settings: Settings) -> int:
 
 
 def _show(output: Output, plan: Plan) -> None:
-    output.line(f"{plan.image} for {plan.platform}", bold=True)
+    output.line(_title(plan), bold=True)
     output.line(f"on {plan.base}@{plan.base_manifest}")
     for number, layer in enumerate(plan.layers, 1):
         output.line()
@@ -76,6 +76,11 @@ def _show(output: Output, plan: Plan) -> None:
     output.line(f"tags         {', '.join(plan.tags)}")
     output.line(f"expected     {plan.expected_manifest or 'not in the lock yet'}")
     output.line(f"plan         {plan.digest()}")
+
+
+def _title(plan: Plan) -> str:
+    extends = "" if plan.extends is None else f", extends {plan.extends}; this is the whole"
+    return f"{plan.image} for {plan.platform}{extends}"
 
 
 def _show_step(output: Output, step: PlanStep) -> None:

@@ -21,6 +21,8 @@ FORMAT = 1
 Epoch = Annotated[int, Meta(ge=0, le=8589934591, description="seconds since 1970; the time of all that we write")]
 """The largest that ustar's eleven octal digits can say."""
 
+Commit = Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
+
 Reason = Annotated[
     str, Meta(min_length=10, max_length=500, description="why this is right, for the reader of the audit")
 ]
@@ -64,7 +66,15 @@ class GitSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="git"
 
     repository: str
     ref: str
+    commit: Annotated[Commit | None, Meta(description="the only one that will do; else what ref means")] = None
     licence: Annotated[str, Meta(description="SPDX licence expression of the sources")]
+    digests: Annotated[
+        dict[str, Digest], Meta(description="files of the commit that are known by sha256; others are refused")
+    ] = {}
+    evidence: Annotated[
+        list[str],
+        Meta(description="files of the commit whose change has to be seen, though none is used: the lock has them"),
+    ] = []
 
 
 class WheelSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):
@@ -147,6 +157,10 @@ class ImageDefinition(Document, frozen=True, kw_only=True):
     """One image."""
 
     schema: str
+    extends: Annotated[
+        Name | None,
+        Meta(description="the image whose definition this one adds to; its name, title and tags are not taken"),
+    ] = None
     name: Name
     title: Annotated[str, Meta(min_length=1, max_length=200)]
     platform: Annotated[str, Meta(pattern=f"^linux/(arm64|amd64){END}")]

@@ -21,6 +21,9 @@ Name = Annotated[str, Meta(pattern=f"^[a-z0-9][a-z0-9._-]{{0,63}}{END}", descrip
 ImagePath = Annotated[str, Meta(pattern="^/.", description="absolute path in the image")]
 RelativePath = Annotated[str, Meta(pattern="^[^/]", description="relative path below the folder the step names")]
 Mode = Annotated[str, Meta(pattern=f"^0[0-7]{{3,4}}{END}", description="octal permission bits, as 0644")]
+State = Annotated[
+    str, Meta(pattern=f"^(absent|sha256:[0-9a-f]{{64}}|link:.+){END}", description="content of a path, or absent")
+]
 Owner = Annotated[str, Meta(pattern=f"^[0-9]{{1,10}}:[0-9]{{1,10}}{END}", description="numeric uid:gid")]
 
 
@@ -41,8 +44,15 @@ class Patch(Document, frozen=True, kw_only=True, tag_field="kind", tag="patch"):
     """Applies unified diffs, one stage each, to files of the tree; nothing but `files` may be touched."""
 
     root: ImagePath
-    stages: Annotated[list[RelativePath], Meta(min_length=1, description="patch files below the layer's folder")]
+    source: Annotated[
+        Name | None, Meta(description="the git source that has the patch files; else the layer's folder")
+    ] = None
+    stages: Annotated[list[RelativePath], Meta(min_length=1, description="patch files, in order")]
     files: Annotated[list[RelativePath], Meta(min_length=1, description="all files touched, relative to root")]
+    states: Annotated[
+        RelativePath | None,
+        Meta(description="file below the layer's folder: of each file the states that upstream names, as TOML"),
+    ] = None
     strip: Annotated[int, Meta(ge=0, le=8)] = 1
     mode: Mode = "0644"
     owner: Owner = "0:0"
@@ -123,6 +133,27 @@ class LayerDefinition(Document, frozen=True, kw_only=True):
     step: Annotated[list[Step], Meta(min_length=1)]
 
 
+def own_files(step: Step) -> list[str]:
+    """The files below the layer's folder that a step needs."""
+    match step:
+        case File():
+            return [step.source]
+        case Patch():
+            return [*(step.stages if step.source is None else []), *([step.states] if step.states is not None else [])]
+        case _:
+            return []
+
+
+def parse_states(value: Any, *, subject: str) -> dict[str, tuple[str, ...]]:
+    """From parsed TOML to the states of files, relative to the root of their step: from the preimage on.
+
+    Raises:
+        DocumentError: it is something else, or a state is neither a sha256 nor `absent`.
+    """
+    found = convert(value, dict[str, Annotated[list[State], Meta(min_length=2)]], subject=subject)
+    return {path: tuple(states) for path, states in found.items()}
+
+
 def parse_layer(value: Any, *, name: str, subject: str) -> LayerDefinition:
     """From parsed TOML to a definition; a `DocumentError` lists all problems. Paths are checked too (`StepError`).
 
@@ -189,7 +220,7 @@ def _absolute(step: Step) -> list[str]:
 
 def _relative(step: Step) -> list[str]:
     if isinstance(step, Patch):
-        return [*step.stages, *step.files]
+        return [*step.stages, *step.files, *([step.states] if step.states is not None else [])]
     if isinstance(step, Compile):
         return [*step.sources, *step.headers]
     if isinstance(step, GitTree):

@@ -16,14 +16,11 @@ from imgbuild import jsontext
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, LockVersionError
 from imgbuild.model.decode import END, Document, builtins, convert, require_schema
-from imgbuild.model.image import FORMAT, Epoch
-from imgbuild.model.layer import ImagePath, Name
+from imgbuild.model.image import FORMAT, Commit, Epoch
+from imgbuild.model.layer import ImagePath, Name, State
 
 SCHEMA = "imgbuild/lock/v1"
 ABSENT = "absent"
-State = Annotated[
-    str, Meta(pattern=f"^(absent|sha256:[0-9a-f]{{64}}|link:.+){END}", description="content of a path, or absent")
-]
 Size = Annotated[int, Meta(ge=0, le=2**53, description="bytes")]
 
 
@@ -45,9 +42,10 @@ class LockedGit(Document, frozen=True, kw_only=True, tag_field="kind", tag="git"
     name: Name
     repository: str
     ref: str
-    commit: Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
+    commit: Commit
     tree: Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
     content: Digest
+    evidence: Annotated[dict[str, Digest], Meta(description="files of the commit by their sha256")] = {}
 
 
 class LockedWheel(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel"):

@@ -71,6 +71,7 @@ class Plan(Document, frozen=True, kw_only=True):
 
     schema: str
     image: str
+    extends: str | None = None
     platform: str
     epoch: int
     format: int
@@ -102,6 +103,7 @@ def make_plan(definition: ImageDefinition, layers: tuple[tuple[str, LayerDefinit
     return Plan(
         schema=SCHEMA,
         image=definition.name,
+        extends=definition.extends,
         platform=definition.platform,
         epoch=lock.pins.epoch,
         format=lock.pins.format,

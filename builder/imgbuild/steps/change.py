@@ -8,7 +8,7 @@ from imgbuild import jsontext
 from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import PatchError, StepError
+from imgbuild.errors import FactMismatchError, PatchError, StepError
 from imgbuild.model.decode import builtins
 from imgbuild.model.layer import mode_bits, owner_ids
 from imgbuild.model.lockfile import ABSENT
@@ -17,6 +17,8 @@ from imgbuild.steps.memo import BlobMemo, recall, remember
 from imgbuild.steps.workspace import Attributes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imgbuild.adapters.project import LayerInput
     from imgbuild.model.layer import Compile, Edit, Patch, Replace
     from imgbuild.model.lockfile import LockedToolchain
@@ -34,10 +36,10 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         exists = workspace.tree.get(real) is not None
         contents[name] = workspace.read(real, where=step_id) if exists else None
         states[name] = [workspace.state(real)]
+        _check_known(layer, step, name, states[name], f"step {step_id}")
         workspace.expect(step_id, real, tuple(states[name]))
-    for stage in step.stages:
-        subject = f"patch layers/{layer.name}/{stage}"
-        for file in parse_patch(layer.files[stage], subject=subject, strip=step.strip):
+    for subject, raw in _stages(work, layer, step):
+        for file in parse_patch(raw, subject=subject, strip=step.strip):
             if file.path not in allowed:
                 raise PatchError(
                     subject,
@@ -50,6 +52,7 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
             contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
             after = contents[file.path]
             states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
+            _check_known(layer, step, file.path, states[file.path], subject)
             workspace.expect(step_id, allowed[file.path], tuple(states[file.path]))
     for name, real in allowed.items():
         if len(states[name]) == 1:
@@ -61,6 +64,36 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
             )
         _write_text(work, real, contents[name], step, step_id)
         workspace.expect(step_id, real, tuple(states[name]), final=True)
+
+
+def _stages(work: Work, layer: LayerInput, step: Patch) -> Iterator[tuple[str, bytes]]:
+    """The patch files in order, each with its name for errors."""
+    if step.source is None:
+        yield from ((f"patch layers/{layer.name}/{stage}", layer.files[stage]) for stage in step.stages)
+        return
+    pin, tree = work.sources.git(step.source)
+    for stage in step.stages:
+        yield (
+            f"patch {stage} of source {step.source}, commit {pin.commit}",
+            tree.file(stage, subject=step.source).read(),
+        )
+
+
+def _check_known(layer: LayerInput, step: Patch, name: bytes, states: list[str], subject: str) -> None:
+    """Refuse a state of a file that upstream says to be another one."""
+    if step.states is None or step.states not in layer.states:
+        return
+    known = layer.states[step.states].get(name.decode("utf-8", "backslashreplace"))
+    if known is not None and tuple(states) != known[: len(states)]:
+        number = len(states)
+        raise FactMismatchError(
+            f"file {show(name)[1:]}",
+            "is not what upstream says it to be" + (" before the first patch" if number == 1 else f" after {subject}"),
+            expected=known[number - 1] if number <= len(known) else f"{len(known)} states",
+            actual=states[-1],
+            where=f"layers/{layer.name}/{step.states}",
+            hint="was the base, a patch, or their order changed?",
+        )
 
 
 def edit(work: Work, step: Edit, step_id: str) -> None:

@@ -8,7 +8,7 @@ from packaging.licenses import InvalidLicenseExpression, canonicalize_license_ex
 
 from imgbuild.errors import DocumentError, StepError
 from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
-from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Replace, Wheel, numbered
+from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Patch, Replace, Wheel, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +71,8 @@ def _needs(step: Step) -> Iterator[tuple[str, type[Source]]]:
     match step:
         case GitTree():
             yield step.source, GitSource
+        case Patch(source=str(name)):
+            yield name, GitSource
         case Compile():
             yield step.source, GitSource
             yield step.toolchain, ToolchainSource

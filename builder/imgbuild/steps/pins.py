@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from imgbuild.adapters.fetch import resolve_wheel
 from imgbuild.adapters.gitsource import content_digest
 from imgbuild.content.wheel import member_digest
-from imgbuild.errors import InputError
+from imgbuild.digest import Digest
+from imgbuild.errors import FactMismatchError, InputError, UsageError
 from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
 from imgbuild.model.lockfile import HostWheel, LockedGit, LockedMember, LockedToolchain, LockedWheel
 from imgbuild.model.reference import Reference
@@ -58,6 +59,14 @@ def pin_sources(
     context: Context, wanted: dict[str, Source], old: list[LockedSource], *, update: frozenset[str]
 ) -> list[LockedSource]:
     """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept."""
+    for name, source in wanted.items():
+        if name in update and isinstance(source, GitSource) and source.commit is not None:
+            raise UsageError(
+                f"--update {name}",
+                "has nothing to move: the definition pins the commit",
+                actual=source.commit,
+                hint=f"change sources.{name}.commit in the definition",
+            )
     kept = {source.name: source for source in old}
     resolved: dict[str, LockedSource] = {}
     for name, source in _in_order(wanted):
@@ -107,7 +116,8 @@ def _in_order(sources: dict[str, Source]) -> list[tuple[str, Source]]:
 def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource]) -> bool:
     match source, locked:
         case GitSource(), LockedGit():
-            return (source.repository, source.ref) == (locked.repository, locked.ref)
+            same = (source.repository, source.ref) == (locked.repository, locked.ref)
+            return same and source.commit in {None, locked.commit} and _known_files(source, locked)
         case WheelSource(), LockedWheel():
             asked = (source.name, source.version, source.platforms, source.python)
             return asked == (locked.distribution, locked.version, locked.platforms, locked.python)
@@ -146,8 +156,18 @@ def _resolve(context: Context, name: str, source: Source, resolved: dict[str, Lo
 def _resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
     where = locate(context, source.repository)
     git = repository(context)
-    commit = git.resolve(where, source.ref)
+    commit = source.commit or git.resolve(where, source.ref)
     with git.fetch(where, commit) as tree:
+        evidence = {path: Digest.of(tree.file(path, subject=name).read()) for path in _named(source)}
+        for path, digest in source.digests.items():
+            if evidence[path] != digest:
+                raise FactMismatchError(
+                    f"source {name}",
+                    "has another file than the definition knows",
+                    expected=digest,
+                    actual=evidence[path],
+                    where=f"{path}, commit {commit}",
+                )
         return LockedGit(
             name=name,
             repository=source.repository,
@@ -155,7 +175,17 @@ def _resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
             commit=commit,
             tree=tree.tree,
             content=content_digest(tree),
+            evidence=evidence,
         )
+
+
+def _named(source: GitSource) -> list[str]:
+    return sorted({*source.digests, *source.evidence})
+
+
+def _known_files(source: GitSource, locked: LockedGit) -> bool:
+    same = sorted(locked.evidence) == _named(source)
+    return same and all(locked.evidence[path] == digest for path, digest in source.digests.items())
 
 
 def _resolve_wheel(context: Context, name: str, source: WheelSource) -> LockedWheel:

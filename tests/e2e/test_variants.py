@@ -1,0 +1,256 @@
+"""Images that extend others, images with stand-ins, and patches out of a git source, through the program."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from imgbuild.cli import run
+from imgbuild.digest import Digest
+
+from tests.support.refusals import commit_again, locked, relock
+from tests.support.tiny import FILES, FIRST_PATCH, SECOND_PATCH, Tiny, only_own_wheels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VARIANT = """schema = "imgbuild/image/v1"
+extends = "tiny"
+name = "other"
+title = "tiny, and one variable more"
+tags = ["other"]
+
+[config.env]
+MORE = "1"
+"""
+
+
+@pytest.fixture
+def go(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, Any]]:
+    """Run a command with --json: its exit code, and its result or its error. pip finds the project's wheels only."""
+    tiny.wheel_folder()
+    only_own_wheels(tiny.root, monkeypatch)
+
+    def call(verb: str, image: str, *words: str) -> tuple[int, Any]:
+        capsys.readouterr()
+        where = ["--project", str(tiny.root), *(["--cache", str(tiny.cache_path)] if verb != "plan" else [])]
+        code = run([verb, image, *where, "--json", *words])
+        document = json.loads(capsys.readouterr().out)
+        return code, document.get("result") or document.get("error")
+
+    return call
+
+
+# extends
+
+
+def test_a_variant_is_the_other_image_and_what_it_adds(tiny: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    (tiny.root / "locks/other.toml").write_text(VARIANT)
+    assert go("lock", "other")[0] == 0
+    code, built = go("build", "other", "--offline")
+    assert (code, built["tags"]) == (0, ["other"])
+    first = go("build", "tiny", "--offline")[1]
+    own = {row["name"]: row["diff_id"] for row in built["layers"]}
+    theirs = {row["name"]: row["diff_id"] for row in first["layers"]}
+    assert {name for name in own if own[name] != theirs[name]} == {"imgbuild"}
+    assert built["config"] != first["config"]
+    plan = go("plan", "other")[1]
+    assert plan["extends"] == "tiny"
+    assert plan["config"]["env"] == {"PYTHONPATH": "/opt/tiny", "MORE": "1"}
+    assert [layer["name"] for layer in plan["layers"]] == [layer["name"] for layer in go("plan", "tiny")[1]["layers"]]
+    assert plan["tags"] == ["other"]
+
+
+def test_a_change_of_the_other_definition_makes_the_lock_stale(tiny: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    (tiny.root / "locks/other.toml").write_text(VARIANT)
+    assert go("lock", "other")[0] == 0
+    path = tiny.root / "locks/tiny.toml"
+    path.write_text(path.read_text() + "\n# changed\n")
+    code, error = go("build", "other", "--offline")
+    assert (code, error["code"]) == (3, "LOCK_STALE")
+    assert "locks/tiny.toml differs" in error["problem"]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (VARIANT.replace('"tiny"', '"other"', 1), "extends: leads in a circle: other -> other"),
+        (VARIANT.replace('"tiny"', '"absent"', 1), "extends: there is no image 'absent'; there are tiny"),
+        (VARIANT.replace('"tiny"', "7", 1), "extends: there is no image 7"),
+        (VARIANT.replace('tags = ["other"]\n', ""), "tags"),
+        (VARIANT.replace('title = "tiny, and one variable more"\n', ""), "title"),
+    ],
+)
+def test_a_variant_that_cannot_be_read_is_refused(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], text: str, problem: str
+) -> None:
+    (tiny.root / "locks/other.toml").write_text(text)
+    code, error = go("plan", "other")
+    assert code == 3
+    assert problem in json.dumps(error)
+
+
+# stand-ins
+
+
+@pytest.fixture
+def stand_in(tiny: Tiny) -> str:
+    """A folder in which the base has another name."""
+    folder = tiny.root / "stand-ins"
+    folder.mkdir()
+    base = '[base]\nreference = "localhost/test/other"\ntag = "base"\n'
+    (folder / "tiny.toml").write_text(f'schema = "imgbuild/stand-in/v1"\n\n{base}')
+    return str(folder)
+
+
+def test_what_is_made_with_stand_ins_says_so_and_has_a_lock_of_its_own(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], stand_in: str
+) -> None:
+    before = (tiny.root / "locks/tiny.lock.json").read_bytes()
+    assert go("build", "tiny", "--stand-in", stand_in)[1]["code"] == "INPUT_INVALID"
+    assert go("lock", "tiny", "--stand-in", stand_in)[0] == 0
+    code, built = go("build", "tiny", "--stand-in", stand_in, "--offline")
+    assert (code, built["tags"]) == (0, ["stand-in-tiny"])
+    assert (tiny.root / "locks/tiny.lock.json").read_bytes() == before
+    plan = go("plan", "tiny", "--stand-in", stand_in)[1]
+    assert plan["base"] == "localhost/test/other"
+    assert plan["config"]["labels"]["imgbuild.stand-in"] == "true"
+    assert go("verify", "tiny", "--stand-in", stand_in, "--offline")[0] == 0
+    assert go("plan", "tiny")[1]["tags"] == ["tiny"]
+
+
+def test_stand_ins_do_not_leave_this_machine_and_take_no_other_tag(
+    go: Callable[..., tuple[int, Any]], stand_in: str
+) -> None:
+    assert go("lock", "tiny", "--stand-in", stand_in)[0] == 0
+    code, error = go("build", "tiny", "--stand-in", stand_in, "--push", "registry.example.test/tiny")
+    assert (code, error["problem"]) == (2, "is for real images; stand-ins stay here")
+    code, error = go("build", "tiny", "--stand-in", stand_in, "--push", "127.0.0.1:1/tiny", "--tag", "tiny")
+    assert (code, error["problem"]) == (2, "names an image with stand-ins")
+
+
+def test_stand_ins_that_are_elsewhere_or_none_are_refused(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], stand_in: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert go("plan", "tiny", "--stand-in", str(tmp_path_factory.mktemp("elsewhere")))[0] == 2
+    (tiny.root / "stand-ins/tiny.toml").unlink()
+    code, error = go("plan", "tiny", "--stand-in", stand_in)
+    assert (code, error["subject"]) == (3, "stand-ins/tiny.toml")
+
+
+# patches out of a git source
+
+
+@pytest.fixture
+def patched(tiny: Tiny) -> Tiny:
+    """The patches of `tiny-app` in the adapter's repository, with the states that upstream names."""
+    commit_again(tiny, _add)
+    before = {row["path"]: row["states"] for row in locked(tiny)["pins"]["files"] if row["step"] == "tiny-app/1"}
+    named = {path.removeprefix("/srv/"): states for path, states in before.items()}
+    tiny.files = {path: data for path, data in FILES.items() if "patches" not in path}
+    tiny.files["tiny-app/states.toml"] = _states(named)
+    step = tiny.layers["tiny-app"][0]
+    step.update(source="adapter", stages=["patches/1.patch", "patches/2.patch"], states="states.toml")
+    digests = {"patches/1.patch": str(Digest.of(FIRST_PATCH.encode()))}
+    adapter = {"kind": "git", "repository": "adapter.bundle", "ref": "main", "licence": "Apache-2.0"}
+    tiny.image["sources"] = {"adapter": {**adapter, "digests": digests, "evidence": ["boot.py"]}}
+    return tiny
+
+
+def _add(folder: Any) -> None:
+    (folder / "patches").mkdir()
+    (folder / "patches/1.patch").write_text(FIRST_PATCH)
+    (folder / "patches/2.patch").write_text(SECOND_PATCH)
+
+
+def _states(named: dict[str, list[str]]) -> bytes:
+    return "".join(f"{json.dumps(path)} = {json.dumps(states)}\n" for path, states in named.items()).encode()
+
+
+def test_patches_of_a_commit_give_what_patches_of_the_repository_give(patched: Tiny) -> None:
+    before = {row["path"]: row["states"] for row in locked(patched)["pins"]["files"] if row["step"] == "tiny-app/1"}
+    relock(patched, "adapter")
+    lock = locked(patched)
+    after = {row["path"]: row["states"] for row in lock["pins"]["files"] if row["step"] == "tiny-app/1"}
+    assert after == before
+    (adapter,) = (row for row in lock["pins"]["sources"] if row["name"] == "adapter")
+    assert sorted(adapter["evidence"]) == ["boot.py", "patches/1.patch"]
+    assert adapter["evidence"]["patches/1.patch"] == str(Digest.of(FIRST_PATCH.encode()))
+
+
+def refused(tiny: Tiny, go: Callable[..., tuple[int, Any]]) -> dict[str, Any]:
+    tiny.write()
+    before = (tiny.root / "locks/tiny.lock.json").read_bytes()
+    code, error = go("lock", "tiny", "--offline")
+    assert code in {3, 4, 5}
+    assert (tiny.root / "locks/tiny.lock.json").read_bytes() == before
+    found: dict[str, Any] = error
+    return found
+
+
+def test_a_file_that_is_not_what_upstream_says_is_refused_with_both_digests(
+    patched: Tiny, go: Callable[..., tuple[int, Any]]
+) -> None:
+    text = patched.files["tiny-app/states.toml"].decode()
+    real = text.split('"')[3]
+    patched.files["tiny-app/states.toml"] = text.replace(real, f"sha256:{'0' * 64}", 1).encode()
+    error = refused(patched, go)
+    assert error["problem"] == "is not what upstream says it to be before the first patch"
+    assert (error["expected"], error["actual"]) == (f"sha256:{'0' * 64}", real)
+    assert error["where"] == "layers/tiny-app/states.toml"
+
+
+def test_a_state_between_two_patches_that_upstream_does_not_name_is_refused(
+    patched: Tiny, go: Callable[..., tuple[int, Any]]
+) -> None:
+    row = patched.files["tiny-app/states.toml"].decode().splitlines()[0]
+    first, middle, last = json.loads(row.partition(" = ")[2])
+    patched.files["tiny-app/states.toml"] = _states({"app/auth.py": [first, last, middle]})
+    error = refused(patched, go)
+    assert "is not what upstream says it to be after patch patches/1.patch of source adapter" in error["problem"]
+    assert (error["expected"], error["actual"]) == (last, middle)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"digests": {"patches/1.patch": f"sha256:{'1' * 64}"}}, "has another file than the definition knows"),
+        ({"digests": {"patches/absent": f"sha256:{'1' * 64}"}}, "has no such file"),
+        ({"evidence": ["nothing/there"]}, "has no such file"),
+        ({"commit": "0" * 40}, ""),
+    ],
+)
+def test_a_commit_without_what_the_definition_knows_is_refused(
+    patched: Tiny, go: Callable[..., tuple[int, Any]], change: dict[str, Any], says: str
+) -> None:
+    patched.image["sources"]["adapter"] |= change
+    assert says in refused(patched, go)["problem"]
+
+
+def test_a_stage_that_the_commit_does_not_have_is_refused(patched: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    patched.layers["tiny-app"][0]["stages"] = ["patches/1.patch", "patches/3.patch"]
+    error = refused(patched, go)
+    assert (error["problem"], error["expected"]) == ("has no such file", "patches/3.patch")
+
+
+def test_a_pinned_commit_is_not_moved(patched: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    relock(patched, "adapter")
+    (adapter,) = (row for row in locked(patched)["pins"]["sources"] if row["name"] == "adapter")
+    patched.image["sources"]["adapter"] |= {"commit": adapter["commit"]}
+    patched.write()
+    assert go("lock", "tiny", "--offline")[0] == 0
+    code, error = go("lock", "tiny", "--offline", "--update", "adapter")
+    assert (code, error["problem"]) == (2, "has nothing to move: the definition pins the commit")
+
+
+@pytest.mark.parametrize("text", [b"", b'"app/auth.py" = ["absent"]', b'"app/auth.py" = "absent"', b"x = [1, 2]", b"["])
+def test_a_file_of_states_that_says_nothing_sensible_is_refused_or_says_nothing(
+    patched: Tiny, go: Callable[..., tuple[int, Any]], text: bytes
+) -> None:
+    patched.files["tiny-app/states.toml"] = text
+    patched.write()
+    code, _ = go("lock", "tiny", "--offline")
+    assert code == (0 if not text else 3)
