@@ -17,6 +17,7 @@
     ├─ AvailabilityError      exit 5   something outside is missing or refused
     │  ├─ OfflineMissError              needed, not here, and --offline forbids fetching
     │  ├─ MissingError                  not in the store, repository or cache
+    │  ├─ UnresolvedError               several pins, each with its own error
     │  ├─ ToolError                     a program outside failed or is absent
     │  ├─ StorageError                  the disk is full or not writable
     │  ├─ BudgetError                   more bytes than --max-bytes allows
@@ -215,6 +216,18 @@ class MissingError(AvailabilityError):
 
     code = "MISSING"
     advice = "fetch or make it again, and see that --store and --cache name the right folders"
+
+
+class UnresolvedError(AvailabilityError):
+    """Several pins cannot be found out from here; `causes` says of each why."""
+
+    code = "UNRESOLVED"
+    advice = "run it where all of these can be reached; what was found out by then is kept"
+
+    def __init__(self, subject: str, causes: tuple[AvailabilityError, ...]) -> None:
+        problem = f"has {len(causes)} pins that cannot be found out from here"
+        super().__init__(subject, problem, actual="; ".join(cause.subject for cause in causes))
+        self.causes = causes
 
 
 class ToolError(AvailabilityError):

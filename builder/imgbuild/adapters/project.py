@@ -11,7 +11,7 @@ from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, InputError, LockVersionError, UsageError
 from imgbuild.model.image import ImageDefinition, parse_image
 from imgbuild.model.inherit import inherit, stand_in
-from imgbuild.model.layer import LayerDefinition, Patch, own_files, parse_layer, parse_states
+from imgbuild.model.layer import LayerDefinition, Patch, numbered, own_files, parse_layer, parse_states
 from imgbuild.model.lockfile import Input, Lock, digest_of_inputs, parse_lock
 
 if TYPE_CHECKING:
@@ -29,6 +29,15 @@ class LayerInput:
     files: dict[str, bytes]
     states: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     """By name of a file of states: what it says of each path. Empty where sources are stand-ins, which have others."""
+
+    @property
+    def known(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The same by step (`layer/1`) and path in the image."""
+        return {
+            step_id: {f"{step.root}/{path}": states for path, states in self.states.get(step.states or "", {}).items()}
+            for step_id, step in numbered(self.name, self.definition)
+            if isinstance(step, Patch)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,19 +28,24 @@ def command(image: str, *, settings: Settings) -> int:
     """Show what building IMAGE would do: layers, steps, sources, and files from state to state.
 
     Reads only the repository: no network, no store, no cache. The digest at the end covers all that decides what a
-    build makes. -v shows every parameter of the steps and every pin of the sources.
+    build makes. -v shows every parameter of the steps and every pin of the sources. Where there is no lock yet, it
+    shows what the definition pins by itself, and what `imgbuild lock IMAGE` has to find out before a build.
     """
     from imgbuild.cli.results import TOOL, PlanDocument  # noqa: PLC0415 - imported when used
-    from imgbuild.model.plan import make_plan  # noqa: PLC0415
+    from imgbuild.model.plan import PlannedLayer, make_plan  # noqa: PLC0415
     from imgbuild.steps.check import check_image  # noqa: PLC0415
     from imgbuild.steps.lock import check_fresh  # noqa: PLC0415
 
     project = settings.open_project()
     inputs = project.load(image)
-    lock = project.require_lock(image)
-    check_fresh(inputs, lock)
+    lock = project.lock(image)
+    if lock is not None:
+        check_fresh(inputs, lock)
     check_image(inputs)
-    plan = make_plan(inputs.definition, tuple((layer.name, layer.definition) for layer in inputs.layers), lock)
+    layers = tuple(
+        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known) for layer in inputs.layers
+    )
+    plan = make_plan(inputs.definition, layers, lock, inputs=inputs.inputs_digest)
     document = PlanDocument(schema="imgbuild/plan-result/v1", tool=TOOL, digest=plan.digest(), result=plan)
     settings.output.document(document)
     _show(settings.output, plan)
@@ -49,7 +54,7 @@ def command(image: str, *, settings: Settings) -> int:
 
 def _show(output: Output, plan: Plan) -> None:
     output.line(_title(plan), bold=True)
-    output.line(f"on {plan.base}@{plan.base_manifest}")
+    output.line(f"on {plan.base}@{plan.base_manifest or 'not pinned yet'}")
     for number, layer in enumerate(plan.layers, 1):
         output.line()
         output.line(f"layer {number}  {layer.name}: {layer.title}", bold=True)
@@ -74,8 +79,16 @@ def _show(output: Output, plan: Plan) -> None:
         output.line(f"source       {source.name}")
         _show_parameters(output, builtins(source), "               ")
     output.line(f"tags         {', '.join(plan.tags)}")
+    _show_end(output, plan)
+
+
+def _show_end(output: Output, plan: Plan) -> None:
     output.line(f"expected     {plan.expected_manifest or 'not in the lock yet'}")
+    for text in plan.pending:
+        output.line(f"pending      {text}")
     output.line(f"plan         {plan.digest()}")
+    if plan.pending:
+        output.line(f"no lock yet: `imgbuild lock {plan.image}` finds out what is pending, where it can be reached")
 
 
 def _title(plan: Plan) -> str:

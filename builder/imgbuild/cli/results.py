@@ -10,7 +10,7 @@ from imgbuild.model.decode import Document
 from imgbuild.model.plan import Plan
 
 if TYPE_CHECKING:
-    from imgbuild.errors import ImgbuildError
+    from imgbuild.errors import AvailabilityError, ImgbuildError
     from imgbuild.ledger import Ledger
     from imgbuild.model.identity import Report
     from imgbuild.steps.lock import LockChange
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 
 SchemaT = TypeVar("SchemaT")
 BodyT = TypeVar("BodyT")
+
+
+class CauseBody(Document, frozen=True, kw_only=True):
+    """One of several reasons, with its own `code`."""
+
+    code: str
+    message: str
 
 
 class ErrorBody(Document, frozen=True, kw_only=True):
@@ -32,6 +39,7 @@ class ErrorBody(Document, frozen=True, kw_only=True):
     actual: str | None = None
     where: str | None = None
     hint: str | None = None
+    causes: list[CauseBody] = []  # noqa: RUF012 - msgspec copies empty mutable defaults
 
 
 class ErrorDocument(Document, frozen=True, kw_only=True):
@@ -297,7 +305,20 @@ TOOL = {"name": "imgbuild", "version": __version__}
 def error_body(error: ImgbuildError) -> ErrorBody:
     """An error as its document has it."""
     fields = {name: _unicode(text) for name, text in error.fields().items()}
-    return ErrorBody(code=error.code, exit_code=error.exit_code, message=_unicode(str(error)), **fields)
+    return ErrorBody(
+        code=error.code,
+        exit_code=error.exit_code,
+        message=_unicode(str(error)),
+        causes=[CauseBody(code=cause.code, message=_unicode(str(cause))) for cause in causes_of(error)],
+        **fields,
+    )
+
+
+def causes_of(error: ImgbuildError) -> tuple[AvailabilityError, ...]:
+    """Why, one by one, where there are several reasons."""
+    from imgbuild.errors import UnresolvedError  # noqa: PLC0415 - keeps --help fast
+
+    return error.causes if isinstance(error, UnresolvedError) else ()
 
 
 def _unicode(text: str) -> str:

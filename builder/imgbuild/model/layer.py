@@ -144,6 +144,19 @@ def own_files(step: Step) -> list[str]:
             return []
 
 
+def changed_paths(step: Step) -> list[str]:
+    """The paths in the image that a step changes or makes and names; those of trees and wheels are not named."""
+    match step:
+        case Patch():
+            return [f"{step.root}/{path}" for path in step.files]
+        case Remove():
+            return step.paths
+        case Edit() | Replace() | Compile() | File():
+            return [step.path]
+        case _:
+            return []
+
+
 def parse_states(value: Any, *, subject: str) -> dict[str, tuple[str, ...]]:
     """From parsed TOML to the states of files, relative to the root of their step: from the preimage on.
 

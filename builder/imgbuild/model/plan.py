@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from imgbuild import jsontext
 from imgbuild.digest import Digest
 from imgbuild.model.decode import Document, builtins
-from imgbuild.model.image import AcceptedVariable, Config, LibraryIdentity, Limits
+from imgbuild.model.image import (
+    AcceptedVariable,
+    Config,
+    GitSource,
+    LibraryIdentity,
+    Limits,
+    MemberSource,
+    ToolchainSource,
+    WheelSource,
+)
 from imgbuild.model.layer import (
     Compile,
     Edit,
@@ -19,13 +29,14 @@ from imgbuild.model.layer import (
     Replace,
     Step,
     Wheel,
+    changed_paths,
     kind_of,
     numbered,
 )
 from imgbuild.model.lockfile import LockedGit, LockedSource, LockedToolchain
 
 if TYPE_CHECKING:
-    from imgbuild.model.image import ImageDefinition
+    from imgbuild.model.image import ImageDefinition, Source
     from imgbuild.model.lockfile import Lock
 
 SCHEMA = "imgbuild/plan/v1"
@@ -66,7 +77,8 @@ class PlanLayer(Document, frozen=True, kw_only=True):
 class Plan(Document, frozen=True, kw_only=True):
     """All that decides what a build makes, in order; what has its default is left out.
 
-    `inputs` is the digest over the repository's files, which the lock holds and the image with it.
+    `inputs` is the digest over the repository's files, which the lock holds and the image with it. Without a lock, the
+    pins are those that the definition has, and `pending` says what `imgbuild lock` has to find out before a build.
     """
 
     schema: str
@@ -77,9 +89,10 @@ class Plan(Document, frozen=True, kw_only=True):
     format: int
     inputs: Digest
     base: str
-    base_manifest: Digest
-    base_config: Digest
+    base_manifest: Digest | None = None
+    base_config: Digest | None = None
     sources: list[LockedSource]
+    pending: list[str] = []
     layers: list[PlanLayer]
     config: Config
     limits: Limits
@@ -93,37 +106,107 @@ class Plan(Document, frozen=True, kw_only=True):
         return Digest.of(jsontext.dumps(builtins(self)))
 
 
-def make_plan(definition: ImageDefinition, layers: tuple[tuple[str, LayerDefinition], ...], lock: Lock) -> Plan:
-    """The plan for a lock."""
-    expected = {} if lock.result is None else {item.name: item.diff_id for item in lock.result.layers}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayer:
+    """A layer of the definition, with the states of files that upstream names, by step and path in the image."""
+
+    name: str
+    definition: LayerDefinition
+    known: dict[str, dict[str, tuple[str, ...]]]
+
+
+def make_plan(
+    definition: ImageDefinition, layers: tuple[PlannedLayer, ...], lock: Lock | None, *, inputs: Digest
+) -> Plan:
+    """The plan for a lock, or for what a definition pins by itself.
+
+    Args:
+        definition: the image.
+        layers: its layers, in order.
+        lock: made from the same inputs; None where there is none yet.
+        inputs: the digest over the repository's files.
+    """
+    result = None if lock is None else lock.result
+    expected = {} if result is None else {item.name: item.diff_id for item in result.layers}
+    pins = _demanded(definition) if lock is None else {item.name: _pin(item) for item in lock.pins.sources}
     rows = []
-    for name, layer in layers:
-        steps = [_step(step_id, step, lock) for step_id, step in numbered(name, layer)]
-        rows.append(PlanLayer(name=name, title=layer.title, steps=steps, diff_id=expected.get(name)))
+    for layer in layers:
+        steps = [
+            _step(step_id, step, pins, _files(step_id, layer, lock))
+            for step_id, step in numbered(layer.name, layer.definition)
+        ]
+        title = layer.definition.title
+        rows.append(PlanLayer(name=layer.name, title=title, steps=steps, diff_id=expected.get(layer.name)))
+    base = definition.base
     return Plan(
         schema=SCHEMA,
         image=definition.name,
         extends=definition.extends,
         platform=definition.platform,
-        epoch=lock.pins.epoch,
-        format=lock.pins.format,
-        inputs=lock.inputs_digest,
-        base=lock.pins.base.reference,
-        base_manifest=lock.pins.base.manifest,
-        base_config=lock.pins.base.config,
-        sources=list(lock.pins.sources),
+        epoch=definition.epoch,
+        format=definition.format,
+        inputs=inputs,
+        base=base.reference if lock is None else lock.pins.base.reference,
+        base_manifest=base.manifest if lock is None else lock.pins.base.manifest,
+        base_config=base.config if lock is None else lock.pins.base.config,
+        sources=[] if lock is None else list(lock.pins.sources),
+        pending=_pending(definition, layers) if lock is None else [],
         layers=rows,
         config=definition.config,
         limits=definition.limits,
         tags=list(definition.tags),
         library=dict(definition.library),
         accept_env=list(definition.accept_env),
-        expected_manifest=None if lock.result is None else lock.result.manifest,
+        expected_manifest=None if result is None else result.manifest,
     )
 
 
-def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
-    pins = {item.name: _pin(item) for item in lock.pins.sources}
+def _demanded(definition: ImageDefinition) -> dict[str, str]:
+    """What the definition itself says of each source."""
+    return {name: _demand(source) for name, source in definition.sources.items()}
+
+
+def _demand(source: Source) -> str:
+    match source:
+        case GitSource():
+            return f"commit {source.commit}" if source.commit else f"{source.ref}, not resolved yet"
+        case WheelSource() | ToolchainSource():
+            return f"{source.name} {source.version}, its digest not looked up yet"
+        case MemberSource():
+            return f"{source.member} of {source.wheel}"
+
+
+def _pending(definition: ImageDefinition, layers: tuple[PlannedLayer, ...]) -> list[str]:
+    """What no file of the repository says, in words."""
+    base = definition.base
+    named = base.manifest or f"tag {base.tag}"
+    kind = "whether it is an index or a platform manifest, " if base.manifest is not None else "its digest, "
+    found = [f"base {named}: {kind}its {'layers' if base.config is not None else 'config, its layers'}"]
+    for name, source in definition.sources.items():
+        match source:
+            case GitSource():
+                evidence = sorted(set(source.evidence) - set(source.digests))
+                more = f", sha256 of {', '.join(evidence)}" if evidence else ""
+                found.append(f"source {name}: {'' if source.commit else 'commit, '}tree and content{more}")
+            case WheelSource() | ToolchainSource():
+                found.append(f"source {name}: file name and sha256 of {source.name} {source.version}")
+            case MemberSource():
+                found.append(f"source {name}: its sha256")
+    for layer in layers:
+        for step_id, step in numbered(layer.name, layer.definition):
+            unknown = [path for path in changed_paths(step) if path not in layer.known.get(step_id, {})]
+            if unknown:
+                found.append(f"step {step_id}: states of {', '.join(unknown)}")
+    return [*found, "the facts of the base, and the expected result"]
+
+
+def _files(step_id: str, layer: PlannedLayer, lock: Lock | None) -> list[PlanFile]:
+    if lock is not None:
+        return [PlanFile(path=row.path, states=row.states) for row in lock.pins.files if row.step == step_id]
+    return [PlanFile(path=path, states=list(states)) for path, states in layer.known.get(step_id, {}).items()]
+
+
+def _step(step_id: str, step: Step, pins: dict[str, str], files: list[PlanFile]) -> PlanStep:
     source = str(getattr(step, "source", ""))
     parameters = builtins(step)
     del parameters["kind"]
@@ -135,7 +218,7 @@ def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
         source=source if source in pins else None,
         pin=pins.get(source),
         toolchain=pins.get(step.toolchain) if isinstance(step, Compile) else None,
-        files=[PlanFile(path=row.path, states=row.states) for row in lock.pins.files if row.step == step_id],
+        files=files,
     )
 
 

@@ -12,19 +12,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from imgbuild.adapters.durable import write_file
-from imgbuild.errors import DocumentError, LockStaleError, UsageError
+from imgbuild.errors import AvailabilityError, DocumentError, LockStaleError, UnresolvedError, UsageError
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.known import KnownLayers
-from imgbuild.steps.pins import BASE, contradictions, pin_base, pin_sources
+from imgbuild.steps.pins import BASE, FINAL, contradictions, pin_base, pin_sources
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.store import StagedStore
-    from imgbuild.model.lockfile import Result
+    from imgbuild.model.image import ImageDefinition
+    from imgbuild.model.lockfile import LockedBase, LockedSource, Result
     from imgbuild.steps.context import Context
 
 
@@ -73,8 +74,7 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
             f"has no lock to move a pin in: locks/{definition.name}.lock.json is not there",
             hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
         )
-    base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
-    sources = pin_sources(context, definition.sources, [] if old is None else old.pins.sources, update=update)
+    base, sources = _pins(context, definition, old, update)
     return Lock(
         schema=SCHEMA,
         image=definition.name,
@@ -91,6 +91,26 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
         # What was found out about the same base must come out again: only `--complete` may say something else.
         facts=None if old is None or old.pins.base != base else old.facts,
     )
+
+
+def _pins(
+    context: Context, definition: ImageDefinition, old: Lock | None, update: frozenset[str]
+) -> tuple[LockedBase, list[LockedSource]]:
+    """All pins. Who cannot reach one place is told of all such places at once."""
+    lost: list[AvailabilityError] = []
+    base = None
+    try:
+        base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
+    except FINAL:
+        raise
+    except AvailabilityError as error:
+        lost.append(error)
+    sources = pin_sources(
+        context, definition.sources, [] if old is None else old.pins.sources, update=update, lost=lost
+    )
+    if lost or base is None:
+        raise lost[0] if len(lost) == 1 else UnresolvedError(f"image {definition.name}", tuple(lost))
+    return base, sources
 
 
 def complete_lock(context: Context, image: ImageInput, old: Lock) -> LockOutcome:

@@ -12,7 +12,15 @@ from imgbuild.adapters.fetch import resolve_wheel
 from imgbuild.adapters.gitsource import content_digest
 from imgbuild.content.wheel import member_digest
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, InputError, UsageError
+from imgbuild.errors import (
+    AvailabilityError,
+    BudgetError,
+    CredentialError,
+    FactMismatchError,
+    InputError,
+    StorageError,
+    UsageError,
+)
 from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
 from imgbuild.model.lockfile import HostWheel, LockedGit, LockedMember, LockedToolchain, LockedWheel
 from imgbuild.model.reference import Reference
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
     from imgbuild.model.lockfile import Lock, LockedBase, LockedSource
     from imgbuild.steps.context import Context
 
+FINAL = (BudgetError, CredentialError, StorageError)
+"""After these nothing else is tried."""
 BASE = "base"
 """The name of the base among the pins."""
 
@@ -56,9 +66,17 @@ def pin_base(context: Context, definition: ImageDefinition, old: LockedBase | No
 
 
 def pin_sources(
-    context: Context, wanted: dict[str, Source], old: list[LockedSource], *, update: frozenset[str]
+    context: Context,
+    wanted: dict[str, Source],
+    old: list[LockedSource],
+    *,
+    update: frozenset[str],
+    lost: list[AvailabilityError],
 ) -> list[LockedSource]:
-    """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept."""
+    """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept.
+
+    What cannot be reached is added to `lost`, and has no pin.
+    """
     for name, source in wanted.items():
         if name in update and isinstance(source, GitSource) and source.commit is not None:
             raise UsageError(
@@ -73,8 +91,15 @@ def pin_sources(
         known = kept.get(name)
         if known is not None and name not in update and _fits(source, known, resolved):
             resolved[name] = known
-        else:
+            continue
+        if isinstance(source, MemberSource) and source.wheel not in resolved:
+            continue
+        try:
             resolved[name] = _resolve(context, name, source, resolved)
+        except FINAL:
+            raise
+        except AvailabilityError as error:
+            lost.append(error)
     return [resolved[name] for name in sorted(resolved)]
 
 

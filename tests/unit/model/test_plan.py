@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from imgbuild.model.lockfile import HostWheel, LockedToolchain
-from imgbuild.model.plan import Plan, make_plan
+from imgbuild.model.plan import Plan, PlannedLayer, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 def plan_of(tiny: Tiny, lock: Lock | None = None) -> Plan:
     image = tiny.project().load("tiny")
-    layers = tuple((layer.name, layer.definition) for layer in image.layers)
-    return make_plan(image.definition, layers, lock or tiny.lock())
+    layers = tuple(
+        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known) for layer in image.layers
+    )
+    lock = lock or tiny.lock()
+    return make_plan(image.definition, layers, lock, inputs=lock.inputs_digest)
 
 
 def test_a_plan_needs_nothing_but_definition_and_lock_and_is_always_the_same(tiny: Tiny) -> None:
