@@ -75,7 +75,7 @@ class CompileJob:
     """(relative name, text), headers too."""
     compile: tuple[str, ...]
     """names of sources to compile, in link order."""
-    language: Literal["c11", "c17", "c++17", "c++20"]
+    language: Literal["c11", "c17", "gnu11", "gnu17", "c++17", "c++20", "gnu++17", "gnu++20"]
     glibc: str
     """the oldest glibc that the result may need, for example `2.34`."""
     output: str
@@ -215,7 +215,7 @@ def _arguments(job: CompileJob, zig: Path, tree: Path) -> list[str]:
     if job.version_script is not None:
         link.append(f"-Wl,--version-script,{job.version_script}")
     libraries = [name for name, _ in job.link_inputs if name != job.version_script]
-    driver = "c++" if job.language.startswith("c++") else "cc"
+    driver = "c++" if "++" in job.language else "cc"
     inputs = [*job.compile, *libraries, "-o", "../out.bin"]
     return [str(zig), driver, *target, *mapping, *link, *job.flags, *inputs]
 

@@ -84,6 +84,7 @@ class WheelSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wh
     version: str
     platforms: Annotated[list[str], Meta(min_length=1, description="platform tags, all that may match")]
     python: Annotated[str, Meta(pattern=rf"^3\.[0-9]{{1,2}}{END}")] = "3.12"
+    digest: Annotated[Digest | None, Meta(description="the only file that will do; else what the index has")] = None
 
 
 class MemberSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="wheel-member"):

@@ -36,6 +36,10 @@ class GitTree(Document, frozen=True, kw_only=True, tag_field="kind", tag="git-tr
     include: list[str] = []
     exclude: list[str] = []
     licence: str | None = None
+    notice: Annotated[
+        ImagePath | None,
+        Meta(description="where a text goes that says whose files these are, and that they were changed"),
+    ] = None
     replaces: list[ImagePath] = []
     owner: Owner = "0:0"
 
@@ -95,7 +99,7 @@ class Compile(Document, frozen=True, kw_only=True, tag_field="kind", tag="compil
     toolchain: Name
     sources: Annotated[list[RelativePath], Meta(min_length=1)]
     headers: list[RelativePath] = []
-    language: Literal["c11", "c17", "c++17", "c++20"]
+    language: Literal["c11", "c17", "gnu11", "gnu17", "c++17", "c++20", "gnu++17", "gnu++20"]
     glibc: Annotated[str, Meta(pattern=rf"^2\.[0-9]{{1,2}}{END}", description="glibc the output may need")]
     flags: list[str] = []
     soname: str | None = None
@@ -228,6 +232,8 @@ def _absolute(step: Step) -> list[str]:
         return [step.root]
     if isinstance(step, Wheel):
         return [step.site, *([step.scripts] if step.scripts else [])]
+    if isinstance(step, GitTree):
+        return [step.path, *([step.notice] if step.notice else [])]
     return [step.path]
 
 

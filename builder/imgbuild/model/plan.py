@@ -170,6 +170,8 @@ def _demand(source: Source) -> str:
     match source:
         case GitSource():
             return f"commit {source.commit}" if source.commit else f"{source.ref}, not resolved yet"
+        case WheelSource(digest=Digest() as digest):
+            return str(digest)
         case WheelSource() | ToolchainSource():
             return f"{source.name} {source.version}, its digest not looked up yet"
         case MemberSource():
@@ -188,6 +190,8 @@ def _pending(definition: ImageDefinition, layers: tuple[PlannedLayer, ...]) -> l
                 evidence = sorted(set(source.evidence) - set(source.digests))
                 more = f", sha256 of {', '.join(evidence)}" if evidence else ""
                 found.append(f"source {name}: {'' if source.commit else 'commit, '}tree and content{more}")
+            case WheelSource(digest=Digest()):
+                found.append(f"source {name}: file name and size of {source.name} {source.version}")
             case WheelSource() | ToolchainSource():
                 found.append(f"source {name}: file name and sha256 of {source.name} {source.version}")
             case MemberSource():

@@ -5,6 +5,7 @@ Each function finds what it expects or refuses, changes the workspace, and recor
 
 from __future__ import annotations
 
+import datetime as dt
 import fnmatch
 import posixpath
 import re
@@ -36,6 +37,7 @@ from imgbuild.steps.workspace import Attributes
 if TYPE_CHECKING:
     from imgbuild.adapters.gitsource import GitFile
     from imgbuild.adapters.project import LayerInput
+    from imgbuild.model.lockfile import LockedGit
     from imgbuild.steps.base import Machine
     from imgbuild.steps.context import Context
     from imgbuild.steps.packages import Packages
@@ -108,7 +110,7 @@ def _remove(work: Work, step: Remove, step_id: str) -> None:
 
 
 def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
-    _, tree = work.sources.git(step.source)
+    pin, tree = work.sources.git(step.source)
     prefix = f"{step.prefix}/".encode() if step.prefix else b""
     chosen = [item for item in tree.files if item.path.startswith(prefix) and _wanted(item.path[len(prefix) :], step)]
     if not chosen:
@@ -129,12 +131,34 @@ def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
         _put(work, path, item.read(), _attributes(mode, step.owner), replaces=path in replaces, step_id=step_id)
         replaces.discard(path)
     _check_licence(work, step, step_id, {item.path for item in tree.files})
+    if step.notice is not None:
+        data = _notice(pin, step, work.workspace.epoch)
+        _put(work, image_path(step.notice, where=step_id), data, attributes, replaces=False, step_id=step_id)
     if replaces:
         raise StepError(
             step_id,
             "lists files to be replaced that the source does not have",
             actual=", ".join(map(show, sorted(replaces))),
         )
+
+
+def _notice(pin: LockedGit, step: GitTree, epoch: int) -> bytes:
+    """Whose files these are, where the source is, and that the work was changed, with a date (AGPL-3.0, section 5a)."""
+    date = dt.datetime.fromtimestamp(epoch, dt.UTC).date().isoformat()
+    chosen = f"those that match {', '.join(step.include)}" if step.include else "all"
+    left_out = f", without {', '.join(step.exclude)}" if step.exclude else ""
+    folder = f" of {step.prefix}" if step.prefix else ""
+    licence = f"{step.path}/{posixpath.basename(step.licence)}" if step.licence else "see the source"
+    return (
+        f"The files below {step.path} are of another project.\n\n"
+        f"source   {pin.repository}\n"
+        f"commit   {pin.commit}\n"
+        f"files    {chosen}{folder}{left_out}\n"
+        f"licence  {licence}\n\n"
+        f"On {date} imgbuild put them into this image, and changed the work. Every path that the image adds,\n"
+        "replaces or removes is in the receipt below /usr/share/imgbuild, with its digest. Beside it is the lock from\n"
+        "which all of it can be made again.\n"
+    ).encode()
 
 
 def _wanted(path: bytes, step: GitTree) -> bool:

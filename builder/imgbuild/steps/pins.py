@@ -145,7 +145,8 @@ def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource
             return same and source.commit in {None, locked.commit} and _known_files(source, locked)
         case WheelSource(), LockedWheel():
             asked = (source.name, source.version, source.platforms, source.python)
-            return asked == (locked.distribution, locked.version, locked.platforms, locked.python)
+            same = asked == (locked.distribution, locked.version, locked.platforms, locked.python)
+            return same and source.digest in {None, locked.digest}
         case MemberSource(), LockedMember():
             wheel = resolved.get(source.wheel)
             same = (source.wheel, source.member) == (locked.wheel, locked.member)
@@ -222,6 +223,15 @@ def _resolve_wheel(context: Context, name: str, source: WheelSource) -> LockedWh
         offline=context.offline,
         progress=context.progress,
     )
+    if source.digest not in {None, pin.digest}:
+        raise FactMismatchError(
+            f"source {name}",
+            "is another file than the definition knows",
+            expected=source.digest,
+            actual=pin.digest,
+            where=pin.filename,
+            hint="was it replaced where it comes from? see `digest` of the source",
+        )
     path = fetch_wheel(context, pin)
     return LockedWheel(
         name=name,

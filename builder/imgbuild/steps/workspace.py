@@ -68,7 +68,8 @@ class Workspace:
         self.before: dict[bytes, Node | None] = {}
         """For every path that any layer touched, the node of the base."""
         self._read_base = read_base
-        self._epoch = epoch
+        self.epoch = epoch
+        """Seconds since 1970, the time of all that steps write."""
         self._layer = first_layer - 1
         self._expected = expected
         self._contents: dict[str, Content] = {}
@@ -140,7 +141,7 @@ class Workspace:
             mode=attributes.mode,
             uid=attributes.uid,
             gid=attributes.gid,
-            mtime=self._epoch,
+            mtime=self.epoch,
             size=content.size,
             sha256=digest.encoded,
             xattrs=attributes.xattrs,
@@ -172,7 +173,7 @@ class Workspace:
             mode=0o777,
             uid=attributes.uid,
             gid=attributes.gid,
-            mtime=self._epoch,
+            mtime=self.epoch,
             link=target,
             layer=self._layer,
             source=real,
@@ -292,7 +293,7 @@ class Workspace:
             ]
             for change in changes
         ]
-        return Digest.of(jsontext.dumps({"format": FORMAT, "epoch": self._epoch, "changes": rows}))
+        return Digest.of(jsontext.dumps({"format": FORMAT, "epoch": self.epoch, "changes": rows}))
 
     def _existing(self, path: bytes) -> Node:
         node = self.tree.get(path)
@@ -327,7 +328,7 @@ class Workspace:
                     mode=0o755,
                     uid=attributes.uid,
                     gid=attributes.gid,
-                    mtime=self._epoch,
+                    mtime=self.epoch,
                     layer=self._layer,
                     source=above,
                 )
