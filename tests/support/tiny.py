@@ -199,6 +199,44 @@ FILES = {
 }
 
 
+def write_image(
+    store: StagedStore,
+    layers: list[list[Change]],
+    tag: str,
+    *,
+    config: dict[str, Any],
+    architecture: str = "arm64",
+    family: Family = Family.OCI,
+) -> Descriptor:
+    """An image of some layers in a store, under a tag; the same layers and config give the same digest."""
+    store.create()
+    results = [_write_layer(store, changes) for changes in layers]
+    document = {
+        "created": "2026-01-01T00:00:00Z",
+        "architecture": architecture,
+        "os": "linux",
+        "config": config,
+        "x-unknown": {"kept": [1, 2]},
+        "rootfs": {"type": "layers", "diff_ids": [str(result.diff_id) for result in results]},
+        "history": [{"created_by": "make"}, {"created_by": "ENV", "empty_layer": True}]
+        + [{"created_by": "make"}] * (len(results) - 1),
+    }
+    raw = jsontext.compact(document)
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": family.manifest,
+        "config": _descriptor(family.config, raw),
+        "layers": [{"mediaType": family.layer_gzip, "digest": str(item.digest), "size": item.size} for item in results],
+    }
+    body = jsontext.compact(manifest)
+    store.put([raw])
+    digest, size = store.put([body])
+    store.publish()
+    descriptor = Descriptor(media_type=family.manifest, digest=digest, size=size)
+    store.tag(tag, descriptor)
+    return descriptor
+
+
 @dataclass
 class Tiny:
     """A project in a folder. Change `image`, `layers`, `files`, `new_library` or `base`, then `write()`."""
@@ -274,37 +312,10 @@ class Tiny:
 
     def write_base(self, context: Context | None = None) -> Descriptor:
         """Write the base image into the store, tagged `base`."""
-        context = context or self.context()
-        store = context.store
-        store.create()
-        results = [_write_layer(store, changes) for changes in self.base]
-        config = {
-            "created": "2026-01-01T00:00:00Z",
-            "architecture": "arm64",
-            "os": "linux",
-            "config": {"Env": self.base_env, "Labels": {"commit": "c0ffee"}, "Healthcheck": {"Test": ["NONE"]}},
-            "x-unknown": {"kept": [1, 2]},
-            "rootfs": {"type": "layers", "diff_ids": [str(result.diff_id) for result in results]},
-            "history": [{"created_by": "make"}, {"created_by": "ENV", "empty_layer": True}]
-            + [{"created_by": "make"}] * (len(results) - 1),
-        }
-        raw = jsontext.compact(config)
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": self.family.manifest,
-            "config": _descriptor(self.family.config, raw),
-            "layers": [
-                {"mediaType": self.family.layer_gzip, "digest": str(item.digest), "size": item.size} for item in results
-            ],
-        }
-        body = jsontext.compact(manifest)
-        store.put([raw])
-        digest, size = store.put([body])
+        store = (context or self.context()).store
         assert isinstance(store, StagedStore)
-        store.publish()
-        descriptor = Descriptor(media_type=self.family.manifest, digest=digest, size=size)
-        store.tag("base", descriptor)
-        return descriptor
+        settings = {"Env": self.base_env, "Labels": {"commit": "c0ffee"}, "Healthcheck": {"Test": ["NONE"]}}
+        return write_image(store, self.base, "base", config=settings, family=self.family)
 
     def forget_base(self) -> None:
         """Take what was found out about the base out of the cache; small files of it stay."""
