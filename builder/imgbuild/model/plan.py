@@ -22,7 +22,14 @@ from imgbuild.model.layer import (
     kind_of,
     numbered,
 )
-from imgbuild.model.lockfile import LockedGit, LockedSource, LockedToolchain
+from imgbuild.model.lockfile import (
+    LockedFile,
+    LockedGit,
+    LockedImageMember,
+    LockedSource,
+    LockedToolchain,
+    LockedUrl,
+)
 
 if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition
@@ -138,9 +145,19 @@ def _step(step_id: str, step: Step, lock: Lock) -> PlanStep:
 
 
 def _pin(pin: LockedSource) -> str:
-    if isinstance(pin, LockedGit):
-        return f"commit {pin.commit}"
-    return f"{pin.distribution} {pin.version}" if isinstance(pin, LockedToolchain) else str(pin.digest)
+    match pin:
+        case LockedGit():
+            return f"commit {pin.commit}"
+        case LockedToolchain():
+            return f"{pin.distribution} {pin.version}"
+        case LockedFile():
+            return f"{pin.digest}, a file of the operator's"
+        case LockedUrl():
+            return f"{pin.digest} at {pin.url}"
+        case LockedImageMember():
+            return f"{pin.digest}, {pin.path} of {pin.image}"
+        case _:
+            return str(pin.digest)
 
 
 def _sentence(step: Step) -> str:

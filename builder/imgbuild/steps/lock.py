@@ -74,7 +74,8 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
             hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
         )
     base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
-    sources = pin_sources(context, definition.sources, [] if old is None else old.pins.sources, update=update)
+    before = [] if old is None else old.pins.sources
+    sources = pin_sources(context, definition.sources, before, update=update, platform=definition.platform)
     return Lock(
         schema=SCHEMA,
         image=definition.name,
