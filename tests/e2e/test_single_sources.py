@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from imgbuild.cli import run
 
-from tests.support.fault_registry import Answer, Fault, FaultRegistry, ResetInAnswer
+from tests.support.fault_registry import Answer, CloseInAnswer, Fault, FaultRegistry
 from tests.support.refusals import cached, locked, source
 from tests.support.remote import Remote, moved
 from tests.support.single import (
@@ -135,7 +135,7 @@ def test_a_download_goes_on_after_a_break_and_is_counted(
 ) -> None:
     monkeypatch.setattr("imgbuild.adapters.registry.patience.Patience.delay", lambda *_: 0.01)
     prepare(remote, faulty, tmp_path, "url")
-    faulty.faults.add(Fault(action=ResetInAnswer(after_bytes=1000), kind="cdn", method="GET"))
+    faulty.faults.add(Fault(action=CloseInAnswer(after_bytes=1000), kind="cdn", method="GET"))
     code, result = remote.run("lock", "tiny")
     assert code == 0, result
     gets = faulty.requests("cdn", "GET")
