@@ -70,7 +70,8 @@ def fetch_member(context: Context, name: str, wanted: _Wanted, *, platform: str)
         ArchiveError: the file is longer than `source_bytes`; a layer is broken.
         MissingError, OfflineMissError, RegistryError, BudgetError, StorageError: as reading says.
     """
-    search = _Search(_open(context, name, wanted, platform), name, wanted)
+    path = image_path(wanted.path, where=f"sources.{name}.path")
+    search = _Search(_open(context, name, wanted, platform), name, wanted, path)
     for node in search.nodes():
         layer = search.read(node)
         if layer is not None:
@@ -134,11 +135,11 @@ def _find(context: Context, name: str, reference: Reference, digest: Digest, pla
 class _Search:
     """Where one file of an image may be."""
 
-    def __init__(self, image: _Image, name: str, wanted: _Wanted) -> None:
+    def __init__(self, image: _Image, name: str, wanted: _Wanted, path: bytes) -> None:
         self._image = image
         self._name = name
         self._wanted = wanted
-        self._path = image_path(wanted.path, where=f"sources.{name}.path")
+        self._path = path
         self._whole: Tree | None = None
         """The view of all layers, once that was needed."""
 
