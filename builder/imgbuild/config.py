@@ -45,6 +45,8 @@ class Limits:
     """bytes of one small file (RECORD, dpkg status, ld.so.conf) kept for later steps."""
     text_bytes: int = 64 * MIB
     """bytes of one file that is patched or edited in memory."""
+    source_bytes: int = 8 * GIB
+    """bytes of a source that is one file; the largest library of a CUDA image has 2 GiB (small code model)."""
     wheel_entries: int = 200_000
     """members of one wheel."""
     git_blobs: int = 500_000

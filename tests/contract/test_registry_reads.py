@@ -287,7 +287,7 @@ def test_a_blob_without_a_length_or_an_end_is_read_to_its_size(
 def test_another_length_than_the_descriptor_says_is_refused_before_a_byte_is_read(
     seeded: FaultRegistry, client: Client, size: int
 ) -> None:
-    with pytest.raises(DigestMismatchError, match="another length than its descriptor"):
+    with pytest.raises(DigestMismatchError, match="another length than recorded"):
         client.read(seeded.host, DIGEST, size)
     assert client.moved(seeded.host)[0] < 300_000
 

@@ -16,11 +16,14 @@ from imgbuild.model.lockfile import (
     LibraryFacts,
     Lock,
     LockedBase,
+    LockedFile,
     LockedGit,
+    LockedImageMember,
     LockedLayer,
     LockedMember,
     LockedSource,
     LockedToolchain,
+    LockedUrl,
     LockedWheel,
     Pins,
     Result,
@@ -42,6 +45,7 @@ PATHS = st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=
 DIGESTS = st.builds(Digest, st.just("sha256"), st.text(HEX, min_size=64, max_size=64)) | st.builds(
     Digest, st.just("sha512"), st.text(HEX, min_size=128, max_size=128)
 )
+URLS = st.text(HEX, min_size=1).map("https://host.example:8443/{}".format)
 COMMITS = st.text(HEX, min_size=40, max_size=40) | st.text(HEX, min_size=64, max_size=64)
 STATES = (
     st.just("absent")
@@ -85,6 +89,9 @@ SOURCES = st.one_of(
         digest=DIGESTS,
         size=SIZES,
     ),
+    builds(LockedFile, name=NAMES, digest=DIGESTS, size=SIZES),
+    builds(LockedUrl, name=NAMES, url=URLS, digest=DIGESTS, size=SIZES),
+    builds(LockedImageMember, name=NAMES, image=TEXTS, platform=TEXTS, path=PATHS, digest=DIGESTS, size=SIZES),
     builds(
         LockedToolchain,
         name=NAMES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from imgbuild.cli.lock import look, show_changes
-from imgbuild.cli.options import Settings, complete_output, image_argument, shared
+from imgbuild.cli.options import Settings, complete_output, given_option, image_argument, shared
 from imgbuild.cli.render import amount, show_answer, show_moved, show_report
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ _PUSH_HINT = "write --push HOST[:PORT]/REPOSITORY, lower case, and tags with --t
 )
 @click.option("--relock", is_flag=True, help="Make the lock anew where it is stale, and write it if the image passes.")
 @click.option("--load", is_flag=True, help="Load it into the Docker of DOCKER_HOST, and see that it is there.")
+@given_option
 @shared
 def command(
     image: str,
@@ -55,6 +56,7 @@ def command(
     outputs: tuple[str, ...],
     load: bool,
     relock: bool,
+    given: tuple[str, ...],
     settings: Settings,
 ) -> int:
     """Build IMAGE from its lock, verify it, and tag it.
@@ -65,6 +67,7 @@ def command(
     With --relock a stale lock is made anew on the way, as `imgbuild lock IMAGE` does it: pins stay where they are.
     """
     from imgbuild.adapters.store import StagedStore  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415
     from imgbuild.steps.known import KnownLayers  # noqa: PLC0415
 
     project = settings.open_project()
@@ -74,8 +77,10 @@ def command(
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
     # What is refused by these leaves no trace.
+    files = parse_given(inputs.definition, given)
     destination = _destination(context, push, tags, inputs, dry_run=dry_run)
     places = _outputs(outputs, inputs.definition)
+    take_given(context, files)
     stated = None if old is None else old.result
     with (
         _docker(wanted=load and not dry_run) as engine,

@@ -27,6 +27,12 @@ _LOST = {
     "base.manifest where the definition has one",
     "git": "where a clone has the commit, keep it in the repository as a bundle (`git bundle create`) and name that as "
     "the source; or take another commit: `imgbuild lock {image} --update {name}`",
+    "file": "give the file again, `imgbuild build {image} --source {name}=FILE`; or correct its digest in the "
+    "definition, then `imgbuild lock {image}`",
+    "url": "where a cache has the file, keep it and give it by `--source {name}=FILE`; or put it to another address, "
+    "and name that in the definition, then `imgbuild lock {image}`",
+    "image-member": "where a cache has the file, keep it and give it by `--source {name}=FILE`; or name another image "
+    "in the definition, then `imgbuild lock {image}`",
     "wheel": "where a cache has the file, put it into an index or folder that pip is configured for; or change the "
     "version in the definition, then `imgbuild lock {image} --update {name}`",
 }
@@ -48,7 +54,8 @@ def command(image: str, *, settings: Settings) -> int:
 
     It asks the places that the lock names, and no mirror of them: the registry of the base, git repositories, and the
     index that pip is configured for. Where the base has a local name (localhost/NAME) there is no such registry: its
-    mirrors in registries.toml are asked in turn, then the store.
+    mirrors in registries.toml are asked in turn, then the store; so it is with images that a source is in. An address
+    is asked for the length of its file. An operator's file can only be looked for in the cache.
 
     Exit code 0: all pins are alive; 1: at least one is gone, or is something else now; 5: none is, but not all could
     be asked for.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from imgbuild.cli.options import Settings, complete_pin, image_argument, shared
+from imgbuild.cli.options import Settings, complete_pin, given_option, image_argument, shared
 from imgbuild.cli.render import show_moved
 
 if TYPE_CHECKING:
@@ -32,9 +32,17 @@ _NOT_CURRENT = {"absent", "stale", "incomplete"}
     help="Resolve this pin anew: base, or a source; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
+@given_option
 @shared
 def command(
-    image: str, *, check: bool, complete: bool, update: tuple[str, ...], dry_run: bool, settings: Settings
+    image: str,
+    *,
+    check: bool,
+    complete: bool,
+    update: tuple[str, ...],
+    dry_run: bool,
+    given: tuple[str, ...],
+    settings: Settings,
 ) -> int:
     """Resolve the definition of IMAGE to digests and write locks/IMAGE.lock.json.
 
@@ -42,12 +50,16 @@ def command(
     """
     if sum((check, complete, bool(update))) > 1:
         raise click.UsageError("--check, --complete and --update exclude each other")
+    if check and given:
+        raise click.UsageError("--check reads no sources: leave --source out")
+    from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415 - imported when used
     from imgbuild.steps.lock import complete_lock, make_lock, write_lock  # noqa: PLC0415 - imported when used
 
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
     old = project.lock(image)
+    take_given(context, parse_given(inputs.definition, given))
     status, reason = look(inputs, old)
     if check or (status == "current" and not complete and not update):
         _show(settings, context, project, image, None, status, reason)

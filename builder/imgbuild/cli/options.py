@@ -231,6 +231,16 @@ def complete_pin(settings: Settings, context: click.Context) -> Iterable[str]:
 
 
 @_completing
+def complete_given(settings: Settings, context: click.Context) -> Iterable[str]:
+    """The sources that `--source` may give, with the sign that comes next; the file is left to the user."""
+    from imgbuild.model.image import SingleSource  # noqa: PLC0415
+
+    image = context.params.get("image") or next(iter(context.args), "")
+    sources = settings.open_project().load(image).definition.sources
+    return [f"{name}=" for name, source in sources.items() if isinstance(source, SingleSource)]
+
+
+@_completing
 def complete_output(_settings: Settings, _context: click.Context) -> Iterable[str]:
     """The kinds of `build --output`; what follows the colon is left to the user."""
     from imgbuild.steps.export import OutputKind  # noqa: PLC0415
@@ -258,3 +268,15 @@ def parse_digest(text: str, what: str) -> Digest:
             expected="sha256: and 64 hexadecimal digits",
             hint="give the whole digest, as `imgbuild build` prints it",
         ) from error
+
+
+def given_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The option that gives files of sources; the function gets its texts as `given`."""
+    return click.option(
+        "--source",
+        "given",
+        multiple=True,
+        metavar="NAME=FILE",
+        shell_complete=complete_given,
+        help="The file of a source of kind file, url or image-member, by its digest; may be repeated.",
+    )(function)

@@ -266,7 +266,7 @@ class InventoryDocument(
 class CheckPinBody(Document, frozen=True, kw_only=True):
     """One pin of the lock: who was asked (`where`), what became of it, and what to do where it is not alive."""
 
-    kind: Literal["base", "git", "wheel", "toolchain"]
+    kind: Literal["base", "git", "wheel", "toolchain", "file", "url", "image-member"]
     name: str
     what: str
     pin: str

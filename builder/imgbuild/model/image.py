@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
@@ -22,6 +23,21 @@ Epoch = Annotated[int, Meta(ge=0, le=8589934591, description="seconds since 1970
 """The largest that ustar's eleven octal digits can say."""
 
 Commit = Annotated[str, Meta(pattern=f"^([0-9a-f]{{40}}|[0-9a-f]{{64}}){END}")]
+Platform = Annotated[str, Meta(pattern=f"^linux/(arm64|amd64){END}")]
+FileSize = Annotated[int, Meta(ge=0, le=2**53, description="bytes")]
+Url = Annotated[
+    str, Meta(description="https, or http to this machine; without user, query and fragment, which all would see")
+]
+"""Looked at by `is_open_url`: what a pattern refuses is quoted, and there may be a password in it."""
+_URL = re.compile(
+    r"(?:https://[A-Za-z0-9._-]+|https?://(?:localhost|127(?:\.[0-9]{1,3}){3}|\[::1\]))(?::[0-9]{1,5})?/[!-\"$->@-~]*"
+)
+_URL_LENGTH = 2_000
+"""characters."""
+NO_OPEN_URL = (
+    "is no https address with a path, and without user, query and fragment: what is secret there would be in the lock "
+    "and in the image"
+)
 
 Reason = Annotated[
     str, Meta(min_length=10, max_length=500, description="why this is right, for the reader of the audit")
@@ -94,6 +110,31 @@ class MemberSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="w
     member: str
 
 
+class FileSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="file"):
+    """An operator's file, which is nowhere but with the operator: it is given by `--source NAME=FILE`."""
+
+    digest: Digest
+    size: FileSize | None = None
+
+
+class UrlSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="url"):
+    """A file at an address that anybody may ask: no credentials are in it, and none are shown there."""
+
+    url: Url
+    digest: Digest
+    size: FileSize | None = None
+
+
+class ImageMemberSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="image-member"):
+    """One file of another image. `platform` chooses from an index; without it, that of the definition does."""
+
+    image: Annotated[str, Meta(description="host/repository@sha256:..., of a manifest or an index")]
+    path: ImagePath
+    digest: Digest
+    size: FileSize | None = None
+    platform: Platform | None = None
+
+
 class ToolchainSource(Document, frozen=True, kw_only=True, tag_field="kind", tag="toolchain"):
     """The cross-compiler as a package: one wheel per kind of host, all of them in the lock."""
 
@@ -102,7 +143,11 @@ class ToolchainSource(Document, frozen=True, kw_only=True, tag_field="kind", tag
     hosts: dict[Name, Annotated[list[str], Meta(min_length=1)]]
 
 
-Source = GitSource | WheelSource | MemberSource | ToolchainSource
+SingleSource = FileSource | UrlSource | ImageMemberSource
+"""What is one file, whose digest the definition demands: whoever has these bytes may give them."""
+LibrarySource = MemberSource | SingleSource
+"""What a library may come from."""
+Source = GitSource | WheelSource | ToolchainSource | LibrarySource
 
 
 class Accepted(Document, frozen=True, kw_only=True):
@@ -164,7 +209,7 @@ class ImageDefinition(Document, frozen=True, kw_only=True):
     ] = None
     name: Name
     title: Annotated[str, Meta(min_length=1, max_length=200)]
-    platform: Annotated[str, Meta(pattern=f"^linux/(arm64|amd64){END}")]
+    platform: Platform
     epoch: Epoch
     format: Annotated[int, Meta(ge=1, le=FORMAT, description="version of the canonical layer format")] = FORMAT
     base: Base
@@ -191,6 +236,11 @@ class ImageDefinition(Document, frozen=True, kw_only=True):
         )
 
 
+def is_open_url(url: str) -> bool:
+    """Whether an address is one that everybody may see; not whether anybody is there."""
+    return len(url) <= _URL_LENGTH and _URL.fullmatch(url) is not None
+
+
 def parse_image(value: Any, *, subject: str) -> ImageDefinition:
     """From parsed TOML to a definition; a `DocumentError` lists all problems of shape or of reference."""
     require_schema(value, SCHEMA, subject=subject)
@@ -201,6 +251,11 @@ def parse_image(value: Any, *, subject: str) -> ImageDefinition:
     for name, library in image.library.items():
         for path in (library.path, *(accepted.path for accepted in library.accept)):
             image_path(path, where=f"{subject}, library.{name}")
+    for name, source in image.sources.items():
+        if isinstance(source, ImageMemberSource):
+            where = f"{subject}, sources.{name}"
+            image_path(source.path, where=where)
+            Reference.parse(source.image, where=where).pinned(where=where)
     problems = _references(image)
     if problems:
         raise DocumentError(subject, problems)
@@ -219,6 +274,12 @@ def _references(image: ImageDefinition) -> tuple[str, ...]:
     for name, source in image.sources.items():
         if isinstance(source, MemberSource) and not isinstance(image.sources.get(source.wheel), WheelSource):
             problems.append(f"sources.{name}.wheel: {source.wheel!r} is not a wheel among the sources")
+        if isinstance(source, UrlSource) and not is_open_url(source.url):
+            problems.append(f"sources.{name}.url: {NO_OPEN_URL}")
+        if isinstance(source, SingleSource) and source.digest.algorithm != "sha256":
+            problems.append(f"sources.{name}.digest: is {source.digest.algorithm}; a file is pinned by its sha256")
+        if isinstance(source, ImageMemberSource) and Reference.parse(source.image, where=f"sources.{name}").tag:
+            problems.append(f"sources.{name}.image: holds a tag, which decides nothing beside its digest")
     problems.extend(
         f"library.{name}.source: {library.source!r} is not among the sources"
         for name, library in image.library.items()

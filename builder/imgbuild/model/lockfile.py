@@ -16,7 +16,7 @@ from imgbuild import jsontext
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, LockVersionError
 from imgbuild.model.decode import END, Document, builtins, convert, require_schema
-from imgbuild.model.image import FORMAT, Commit, Epoch
+from imgbuild.model.image import FORMAT, NO_OPEN_URL, Commit, Epoch, Url, is_open_url
 from imgbuild.model.layer import ImagePath, Name, State
 
 SCHEMA = "imgbuild/lock/v1"
@@ -72,6 +72,34 @@ class LockedMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="w
     size: Size
 
 
+class LockedFile(Document, frozen=True, kw_only=True, tag_field="kind", tag="file"):
+    """An operator's file."""
+
+    name: Name
+    digest: Digest
+    size: Size
+
+
+class LockedUrl(Document, frozen=True, kw_only=True, tag_field="kind", tag="url"):
+    """A file at an address."""
+
+    name: Name
+    url: Url
+    digest: Digest
+    size: Size
+
+
+class LockedImageMember(Document, frozen=True, kw_only=True, tag_field="kind", tag="image-member"):
+    """One file of another image. Which of its layers has the file follows from the image, and is not pinned."""
+
+    name: Name
+    image: str
+    platform: str
+    path: ImagePath
+    digest: Digest
+    size: Size
+
+
 class HostWheel(Document, frozen=True, kw_only=True):
     """The toolchain's wheel for one kind of host."""
 
@@ -89,7 +117,10 @@ class LockedToolchain(Document, frozen=True, kw_only=True, tag_field="kind", tag
     hosts: dict[Name, HostWheel]
 
 
-LockedSource = LockedGit | LockedWheel | LockedMember | LockedToolchain
+LockedSingle = LockedFile | LockedUrl | LockedImageMember
+LockedLibrary = LockedMember | LockedSingle
+"""What a library may come from: one file, with digest and size."""
+LockedSource = LockedGit | LockedWheel | LockedToolchain | LockedLibrary
 
 
 class FileStates(Document, frozen=True, kw_only=True):
@@ -236,6 +267,7 @@ def _contradictions(lock: Lock) -> list[str]:
     """Pins that say two things."""
     rows = Counter((row.step, row.path) for row in lock.pins.files)
     wheels = {source.name: source.digest for source in lock.pins.sources if isinstance(source, LockedWheel)}
+    urls = [source for source in lock.pins.sources if isinstance(source, LockedUrl)]
     members = [source for source in lock.pins.sources if isinstance(source, LockedMember)]
     return [
         *(f"pins.files: {step} {path} stands twice" for (step, path), count in sorted(rows.items()) if count > 1),
@@ -244,6 +276,7 @@ def _contradictions(lock: Lock) -> list[str]:
             for member in members
             if wheels.get(member.wheel) != member.wheel_digest
         ),
+        *(f"pins.sources[{source.name}].url: {NO_OPEN_URL}" for source in urls if not is_open_url(source.url)),
     ]
 
 

@@ -11,11 +11,14 @@ from imgbuild.model.decode import Document, builtins
 from imgbuild.model.image import (
     AcceptedVariable,
     Config,
+    FileSource,
     GitSource,
+    ImageMemberSource,
     LibraryIdentity,
     Limits,
     MemberSource,
     ToolchainSource,
+    UrlSource,
     WheelSource,
 )
 from imgbuild.model.layer import (
@@ -33,7 +36,14 @@ from imgbuild.model.layer import (
     kind_of,
     numbered,
 )
-from imgbuild.model.lockfile import LockedGit, LockedSource, LockedToolchain
+from imgbuild.model.lockfile import (
+    LockedFile,
+    LockedGit,
+    LockedImageMember,
+    LockedSource,
+    LockedToolchain,
+    LockedUrl,
+)
 
 if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition, Source
@@ -176,6 +186,8 @@ def _demand(source: Source) -> str:
             return f"{source.name} {source.version}, its digest not looked up yet"
         case MemberSource():
             return f"{source.member} of {source.wheel}"
+        case FileSource() | UrlSource() | ImageMemberSource():
+            return str(source.digest)
 
 
 def _pending(definition: ImageDefinition, layers: tuple[PlannedLayer, ...]) -> list[str]:
@@ -196,6 +208,8 @@ def _pending(definition: ImageDefinition, layers: tuple[PlannedLayer, ...]) -> l
                 found.append(f"source {name}: file name and sha256 of {source.name} {source.version}")
             case MemberSource():
                 found.append(f"source {name}: its sha256")
+            case FileSource() | UrlSource() | ImageMemberSource() if source.size is None:
+                found.append(f"source {name}: its size")
     for layer in layers:
         for step_id, step in numbered(layer.name, layer.definition):
             unknown = [path for path in changed_paths(step) if path not in layer.known.get(step_id, {})]
@@ -227,9 +241,19 @@ def _step(step_id: str, step: Step, pins: dict[str, str], files: list[PlanFile])
 
 
 def _pin(pin: LockedSource) -> str:
-    if isinstance(pin, LockedGit):
-        return f"commit {pin.commit}"
-    return f"{pin.distribution} {pin.version}" if isinstance(pin, LockedToolchain) else str(pin.digest)
+    match pin:
+        case LockedGit():
+            return f"commit {pin.commit}"
+        case LockedToolchain():
+            return f"{pin.distribution} {pin.version}"
+        case LockedFile():
+            return f"{pin.digest}, a file of the operator's"
+        case LockedUrl():
+            return f"{pin.digest} at {pin.url}"
+        case LockedImageMember():
+            return f"{pin.digest}, {pin.path} of {pin.image}"
+        case _:
+            return str(pin.digest)
 
 
 def _sentence(step: Step) -> str:

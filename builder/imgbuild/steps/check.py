@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, get_args
 
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from imgbuild.errors import DocumentError, StepError
-from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
+from imgbuild.model.image import GitSource, LibrarySource, ToolchainSource, WheelSource
 from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Patch, Replace, Wheel, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import UnionType
 
     from imgbuild.adapters.project import ImageInput, LayerInput
     from imgbuild.model.image import Source
     from imgbuild.model.layer import Step
 
+_Kind: TypeAlias = "type[Source] | UnionType"
 _NO_NOTICE = {"0BSD", "CC0-1.0", "Unlicense", "MIT-0"}
 """Licences that do not ask for their text to be kept with copies."""
 
@@ -52,7 +54,7 @@ def _problems(image: ImageInput) -> Iterator[tuple[str, list[str]]]:
 def _absent_sources(image: ImageInput, layer: LayerInput) -> list[str]:
     """What the steps of a layer call a source and is none of the kind they need, each name once."""
     sources = image.definition.sources
-    users: dict[tuple[str, type[Source]], list[str]] = {}
+    users: dict[tuple[str, _Kind], list[str]] = {}
     for step_id, step in numbered(layer.name, layer.definition):
         for name, kind in _needs(step):
             if not isinstance(sources.get(name), kind):
@@ -61,13 +63,17 @@ def _absent_sources(image: ImageInput, layer: LayerInput) -> list[str]:
     for (name, kind), steps in users.items():
         there = sorted(known for known, source in sources.items() if isinstance(source, kind))
         problems.append(
-            f"step {', '.join(steps)}: {name!r} is not a source of kind {kind.__struct_config__.tag}; "
+            f"step {', '.join(steps)}: {name!r} is not a source of kind {_words(kind)}; "
             f"there are {', '.join(there) or 'none'}"
         )
     return problems
 
 
-def _needs(step: Step) -> Iterator[tuple[str, type[Source]]]:
+def _words(kind: _Kind) -> str:
+    return " or ".join(str(one.__struct_config__.tag) for one in get_args(kind) or (kind,))
+
+
+def _needs(step: Step) -> Iterator[tuple[str, _Kind]]:
     match step:
         case GitTree():
             yield step.source, GitSource
@@ -79,7 +85,7 @@ def _needs(step: Step) -> Iterator[tuple[str, type[Source]]]:
         case Wheel():
             yield step.source, WheelSource
         case Replace():
-            yield step.source, MemberSource
+            yield step.source, LibrarySource
 
 
 def _check_order(image: ImageInput) -> None:

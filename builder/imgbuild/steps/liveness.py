@@ -4,7 +4,8 @@ Whoever asks raises why a pin cannot be had; here, and only here, that becomes a
 `liveness_base`, git by `adapters.gitalive`, pip's index by `adapters.offered`.
 
 Not checked: the content of configs, layers and wheels, and the files of a commit where the server can leave them out.
-A file inside of a wheel is not asked for: it lives as long as its wheel.
+A file inside of a wheel is not asked for: it lives as long as its wheel. Sources that are one file are asked for by
+`liveness_files`.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from imgbuild.errors import (
     StorageError,
     UnauthorizedError,
 )
-from imgbuild.model.lockfile import LockedGit, LockedToolchain, LockedWheel
+from imgbuild.model.lockfile import LockedFile, LockedGit, LockedImageMember, LockedToolchain, LockedUrl, LockedWheel
 from imgbuild.steps.liveness_base import Answer, BaseParts, said
+from imgbuild.steps.liveness_files import ask_file, ask_member, ask_url
 from imgbuild.steps.sources import locate, wheel_pin
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ PARALLEL: Final = 8
 """questions at a time."""
 SECONDS: Final = 300.0
 """seconds after which no further question is begun; what was not asked by then is `unreachable`."""
-Kind = Literal["base", "git", "wheel", "toolchain"]
+Kind = Literal["base", "git", "wheel", "toolchain", "file", "url", "image-member"]
 
 
 class Verdict(enum.Enum):
@@ -228,11 +230,28 @@ def _sources(context: Context, sources: list[LockedSource]) -> Iterator[_Questio
                 yield _Question(kind="git", name=pin.name, what=what, pin=pin.commit, where=pin.repository, ask=ask)
             case LockedWheel():
                 yield _of_index(context, "wheel", pin.name, wheel_pin(pin))
+            case LockedFile() | LockedUrl() | LockedImageMember():
+                yield _of_file(context, pin)
             case LockedToolchain():
                 wheel = functools.partial(WheelPin, name=pin.distribution, version=pin.version, size=None)
                 for file in {host.digest: host for host in pin.hosts.values()}.values():
                     one = wheel(filename=file.filename, digest=file.digest)
                     yield _of_index(context, "toolchain", pin.name, one)
+
+
+def _of_file(context: Context, pin: LockedFile | LockedUrl | LockedImageMember) -> _Question:
+    question = functools.partial(_Question, name=pin.name, pin=pin.digest)
+    match pin:
+        case LockedUrl():
+            ask = functools.partial(ask_url, context, pin)
+            return question(kind="url", what=f"file of {pin.name}", where=pin.url, ask=ask)
+        case LockedImageMember():
+            ask = functools.partial(ask_member, context, pin)
+            return question(kind="image-member", what=f"{pin.path} of {pin.name}", where=pin.image, ask=ask)
+        case _:
+            ask = functools.partial(ask_file, context, pin)
+            where = f"the cache here, {context.cache.root}"
+            return question(kind="file", what=f"file of {pin.name}", where=where, ask=ask)
 
 
 def _ask_commit(context: Context, pin: LockedGit) -> Answer:

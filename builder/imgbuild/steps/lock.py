@@ -105,9 +105,8 @@ def _pins(
         raise
     except AvailabilityError as error:
         lost.append(error)
-    sources = pin_sources(
-        context, definition.sources, [] if old is None else old.pins.sources, update=update, lost=lost
-    )
+    before = [] if old is None else old.pins.sources
+    sources = pin_sources(context, definition.sources, before, update=update, platform=definition.platform, lost=lost)
     if lost or base is None:
         raise lost[0] if len(lost) == 1 else UnresolvedError(f"image {definition.name}", tuple(lost))
     return base, sources

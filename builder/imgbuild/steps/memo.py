@@ -38,6 +38,13 @@ class BlobMemo(Document, frozen=True, kw_only=True):
     size: int
 
 
+class HolderMemo(Document, frozen=True, kw_only=True):
+    """The layer of an image that a file was read from."""
+
+    digest: Digest
+    size: int
+
+
 def recall(cache: Cache, key: Digest, kind: type[T]) -> T | None:
     """The memo under a key, or None."""
     raw = cache.result(key)

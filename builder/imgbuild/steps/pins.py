@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from imgbuild.adapters.fetch import resolve_wheel
 from imgbuild.adapters.gitsource import content_digest
 from imgbuild.content.wheel import member_digest
@@ -21,10 +23,30 @@ from imgbuild.errors import (
     StorageError,
     UsageError,
 )
-from imgbuild.model.image import GitSource, MemberSource, ToolchainSource, WheelSource
-from imgbuild.model.lockfile import HostWheel, LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.model.image import (
+    FileSource,
+    GitSource,
+    ImageMemberSource,
+    MemberSource,
+    SingleSource,
+    ToolchainSource,
+    UrlSource,
+    WheelSource,
+)
+from imgbuild.model.lockfile import (
+    HostWheel,
+    LockedFile,
+    LockedGit,
+    LockedImageMember,
+    LockedMember,
+    LockedSingle,
+    LockedToolchain,
+    LockedUrl,
+    LockedWheel,
+)
 from imgbuild.model.reference import Reference
 from imgbuild.steps.basepin import resolve_base
+from imgbuild.steps.singlefile import fetch_whole
 from imgbuild.steps.sources import fetch_wheel, locate, repository, wheel_pin
 
 if TYPE_CHECKING:
@@ -71,11 +93,13 @@ def pin_sources(
     old: list[LockedSource],
     *,
     update: frozenset[str],
+    platform: str,
     lost: list[AvailabilityError],
 ) -> list[LockedSource]:
     """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept.
 
-    What cannot be reached is added to `lost`, and has no pin.
+    What cannot be reached is added to `lost`, and has no pin. `platform` is meant where a source is in an image and
+    names none.
     """
     for name, source in wanted.items():
         if name in update and isinstance(source, GitSource) and source.commit is not None:
@@ -85,6 +109,7 @@ def pin_sources(
                 actual=source.commit,
                 hint=f"change sources.{name}.commit in the definition",
             )
+    wanted = {name: _for_platform(source, platform) for name, source in wanted.items()}
     kept = {source.name: source for source in old}
     resolved: dict[str, LockedSource] = {}
     for name, source in _in_order(wanted):
@@ -128,7 +153,7 @@ def contradictions(definition: ImageDefinition, lock: Lock) -> tuple[str, ...]:
     problems += [
         f"pins.sources[{name}]: was made for something else than the definition asks for"
         for name, source in definition.sources.items()
-        if name in locked and not _fits(source, locked[name], locked)
+        if name in locked and not _fits(_for_platform(source, definition.platform), locked[name], locked)
     ]
     return tuple(problems)
 
@@ -136,6 +161,12 @@ def contradictions(definition: ImageDefinition, lock: Lock) -> tuple[str, ...]:
 def _in_order(sources: dict[str, Source]) -> list[tuple[str, Source]]:
     # A file inside a wheel needs the wheel's pin first.
     return sorted(sources.items(), key=lambda item: (isinstance(item[1], MemberSource), item[0]))
+
+
+def _for_platform(source: Source, platform: str) -> Source:
+    if isinstance(source, ImageMemberSource) and source.platform is None:
+        return msgspec.structs.replace(source, platform=platform)
+    return source
 
 
 def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource]) -> bool:
@@ -154,6 +185,19 @@ def _fits(source: Source, locked: LockedSource, resolved: dict[str, LockedSource
         case ToolchainSource(), LockedToolchain():
             same = (source.name, source.version) == (locked.distribution, locked.version)
             return same and source.hosts == {host: wheel.platforms for host, wheel in locked.hosts.items()}
+    return isinstance(source, SingleSource) and isinstance(locked, LockedSingle) and _fits_file(source, locked)
+
+
+def _fits_file(source: SingleSource, locked: LockedSingle) -> bool:
+    if source.digest != locked.digest or source.size not in {None, locked.size}:
+        return False
+    match source, locked:
+        case FileSource(), LockedFile():
+            return True
+        case UrlSource(), LockedUrl():
+            return source.url == locked.url
+        case ImageMemberSource(), LockedImageMember():
+            return (source.image, source.path, source.platform) == (locked.image, locked.path, locked.platform)
     return False
 
 
@@ -165,6 +209,8 @@ def _resolve(context: Context, name: str, source: Source, resolved: dict[str, Lo
             return _resolve_wheel(context, name, source)
         case MemberSource():
             return _resolve_member(context, name, source, resolved)
+        case FileSource() | UrlSource() | ImageMemberSource():
+            return _resolve_file(context, name, source)
         case ToolchainSource():
             hosts = {}
             for host, platforms in source.hosts.items():
@@ -257,3 +303,22 @@ def _resolve_member(
     return LockedMember(
         name=name, wheel=source.wheel, wheel_digest=wheel.digest, member=source.member, digest=digest, size=size
     )
+
+
+def _resolve_file(context: Context, name: str, source: SingleSource) -> LockedSingle:
+    """The digest is the definition's; that there are such bytes is found out now, and how many."""
+    size = fetch_whole(context, name, source)
+    match source:
+        case FileSource():
+            return LockedFile(name=name, digest=source.digest, size=size)
+        case UrlSource():
+            return LockedUrl(name=name, url=source.url, digest=source.digest, size=size)
+        case ImageMemberSource():
+            return LockedImageMember(
+                name=name,
+                image=source.image,
+                platform=source.platform or "",
+                path=source.path,
+                digest=source.digest,
+                size=size,
+            )

@@ -43,9 +43,10 @@ from imgbuild.steps.published import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.content.treefile import TreeFile
     from imgbuild.errors import ImgbuildError
     from imgbuild.steps.context import Context
 
@@ -69,6 +70,8 @@ _FILE_BYTES: Final = 4096
 """bytes that a file takes on a disk besides its own."""
 _MAX_REFERRERS: Final = 64
 """published inventories of one base that are looked into, in each repository."""
+_MAX_VIEWS: Final = 4
+"""merged views that are looked into where no lock says which is right."""
 _PASSED: Final = (AvailabilityError, IntegrityError, DocumentError)
 """What is wrong with one referrer, and says nothing of the others."""
 _FINAL: Final = (BudgetError, StorageError, NetworkError, ServerError, ThrottledError)
@@ -124,6 +127,27 @@ def fetch_published(context: Context, image: Digest, wanted: Wanted) -> None:
             context.progress.note(f"{name}: {broken[0]}{more}")
 
 
+def published_views(context: Context, image: Digest) -> Iterator[TreeFile]:
+    """Merged views that somebody published of an image, into the cache under their digests.
+
+    Nothing says that one is right: it may only be asked where to look for what has a digest of its own. Raises as
+    `fetch_published`, and notes what else is wrong.
+    """
+    nothing: frozenset[Digest] = frozenset()
+    wanted = Wanted(tree=image, inventories=(), missing=nothing, small=nothing, preimages=nothing)
+    search = _Search(context, wanted)
+    for repository in context.places.repositories:
+        try:
+            for row in search.views(repository, image):
+                found = context.cache.tree(row)
+                if found is not None:
+                    yield found
+        except (BudgetError, StorageError):
+            raise
+        except _PASSED as error:
+            context.progress.note(f"what was published of {image} in {repository}: {error}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
     """A blob of a referrer, and the merged view or inventory that it is or belongs to."""
@@ -169,6 +193,17 @@ class _Search:
         if len(rows) > _MAX_REFERRERS and self.left:
             self._context.progress.note(f"{len(rows)} inventories of {image}: only {_MAX_REFERRERS} were looked into")
         return broken
+
+    def views(self, repository: Repository, image: Digest) -> Iterator[Digest]:
+        """Put merged views from the referrers in a repository into the cache, one after the other."""
+        for found in referrers(repository, image, artifact_type=ARTIFACT_TYPE)[:_MAX_VIEWS]:
+            referrer = found.descriptor.digest
+            rows = _rows(repository.manifest(referrer).raw, subject=f"referrer {referrer} of {repository}")
+            for row in rows:
+                if row.blob.media_type == TREE_TYPE and (
+                    self._context.cache.has(row.named) or self._try(repository, row) is None
+                ):
+                    yield row.named
 
     def _take(self, repository: Repository, referrer: Descriptor) -> list[ImgbuildError]:
         raw = repository.manifest(referrer.digest).raw

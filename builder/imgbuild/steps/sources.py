@@ -15,9 +15,10 @@ from imgbuild.config import MIB
 from imgbuild.content.wheel import open_member
 from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import DigestMismatchError, FactMismatchError, StepError, ToolError
-from imgbuild.model.lockfile import LockedGit, LockedMember, LockedToolchain, LockedWheel
+from imgbuild.model.lockfile import LockedGit, LockedMember, LockedSingle, LockedToolchain, LockedWheel
 from imgbuild.steps.filecontent import FileContent
 from imgbuild.steps.memo import BlobMemo, recall, remember
+from imgbuild.steps.singlefile import have
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from imgbuild.adapters.durable import PendingFile
     from imgbuild.digest import Readable
-    from imgbuild.model.lockfile import LockedSource
+    from imgbuild.model.lockfile import LockedLibrary, LockedSource
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
@@ -74,13 +75,18 @@ class Sources:
         return pin, fetch_wheel(self._context, wheel_pin(pin))
 
     def library(self, name: str) -> tuple[FileContent, Digest]:
-        """A single file from a wheel, in the cache by its digest, which is checked by whoever reads it."""
-        pin = self._get(name, LockedMember)
-        cache = self._context.cache
-        memo = recall(cache, _member_key(pin), BlobMemo)
-        # That the bytes are here says nothing of where they are from: the pinned wheel must have been seen with them.
-        if memo != BlobMemo(digest=pin.digest, size=pin.size) or not cache.has(pin.digest, pin.size):
-            self._unpack(pin)
+        """A single file, in the cache by its digest, which is checked by whoever reads it."""
+        pin: LockedLibrary
+        cache, found = self._context.cache, self._locked.get(name)
+        if isinstance(found, LockedSingle):
+            pin = found
+            have(self._context, found)
+        else:
+            pin = member = self._get(name, LockedMember)
+            memo = recall(cache, _member_key(member), BlobMemo)
+            # That the bytes are here does not say where they are from: the pinned wheel must have been seen with them.
+            if memo != BlobMemo(digest=pin.digest, size=pin.size) or not cache.has(pin.digest, pin.size):
+                self._unpack(member)
 
         def check() -> None:
             cache.verify(pin.digest, pin.size, subject=f"source {name}")

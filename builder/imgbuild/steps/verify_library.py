@@ -35,7 +35,7 @@ from imgbuild.content.elfversions import binds
 from imgbuild.content.inventory import SYMBOL_FAMILIES
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, compare, judge, not_checked
-from imgbuild.model.lockfile import LockedMember
+from imgbuild.model.lockfile import LockedLibrary
 from imgbuild.model.paths import image_path, show
 from imgbuild.steps.base import machine_of
 from imgbuild.steps.verify_copies import Copies
@@ -115,7 +115,7 @@ class _Gate:
 
     def _digest(self, target: bytes, node: Node) -> Finding:
         source = self._lock.source(self._library.source)
-        if not isinstance(source, LockedMember):
+        if not isinstance(source, LockedLibrary):
             return not_checked(self._check("digest"), show(target), f"source {source.name} is not a single file")
         return compare(self._check("digest"), show(target), source.digest, digest_of_node(node))
 

@@ -110,7 +110,7 @@ def _system() -> list[Change]:
             "etc/ld.so.conf": b"include /etc/ld.so.conf.d/*.conf\n",
             "etc/ld.so.conf.d/arm64.conf": b"/usr/lib/aarch64-linux-gnu\n",
             "var/lib/dpkg/status": _DPKG.encode(),
-            "var/lib/dpkg/info/libnccl2:arm64.list": f"/.\n/{MULTIARCH}/libnccl.so.2\n/{MULTIARCH}/libnccl.so.2.28.3\n".encode(),
+            "var/lib/dpkg/info/libnccl2:arm64.list": f"/.\n/{MULTIARCH}/libnccl.so.2.28.3\n".encode(),
         },
         links={"lib": "usr/lib", f"{MULTIARCH}/libnccl.so.2": "libnccl.so.2.28.3"},
     )

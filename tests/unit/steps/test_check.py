@@ -26,7 +26,10 @@ def test_a_source_that_is_not_there_is_named_once_with_its_file_steps_and_those_
 def test_a_source_of_another_kind_is_none_of_the_kind(tiny: Tiny) -> None:
     tiny.layers["tiny-nccl"][0]["source"] = "helper"
     tiny.write()
-    with pytest.raises(DocumentError, match=r"'helper' is not a source of kind wheel-member; there are nccl$"):
+    with pytest.raises(
+        DocumentError,
+        match=r"'helper' is not a source of kind wheel-member or file or url or image-member; there are nccl$",
+    ):
         check_image(tiny.project().load("tiny"))
 
 
@@ -59,7 +62,7 @@ def test_the_tiny_project_has_no_problem(tiny: Tiny) -> None:
     [
         ("tiny-adapter", None, "source", "git", "adapter"),
         ("tiny-packages", None, "source", "wheel", "helper"),
-        ("tiny-nccl", None, "source", "wheel-member", "nccl"),
+        ("tiny-nccl", None, "source", "wheel-member or file or url or image-member", "nccl"),
         ("tiny-app", {**COMPILE, "toolchain": "zig"}, "source", "git", "adapter"),
         ("tiny-app", {**COMPILE, "toolchain": "zig"}, "toolchain", "toolchain", "zig"),
     ],

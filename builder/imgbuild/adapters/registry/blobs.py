@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import re
 import time
 from typing import TYPE_CHECKING, Self
@@ -26,6 +27,7 @@ from imgbuild.model.oci import ImageConfig
 
 if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
+    from imgbuild.adapters.registry.session import Registry
     from imgbuild.adapters.registry.wire import Answer
     from imgbuild.model.oci import Descriptor
 
@@ -145,29 +147,32 @@ def read_blob(repository: Repository, blob: Descriptor, limit: int) -> bytes:
     return found
 
 
-class BlobStream:
-    """The bytes of a blob, from an offset on. Not verified: wrap it in a `VerifiedReader`.
+class ResumedStream(abc.ABC):
+    """The bytes of something whose size is known, from an offset on. Not verified: wrap it in a `VerifiedReader`.
 
     After a broken connection it goes on where it was, by Range, and where the registry does not do that right, by
     reading from the start and dropping what is known. Whoever answers right and breaks again and again, without
     `_PROGRESS_BYTES` between, is left after as many breaks as a request has tries.
     """
 
-    def __init__(self, repository: Repository, blob: Descriptor, *, offset: int = 0) -> None:
-        self._repository = repository
-        self.registry = repository.registry
-        self._blob = blob
+    def __init__(self, registry: Registry, *, size: int, subject: str, offset: int = 0) -> None:
+        self.registry = registry
+        self._size = size
         self._offset = offset
-        self._subject = f"blob {blob.digest} of {repository}"
+        self._subject = subject
         self._answer: Answer | None = None
         self._breaks = 0
         self._mark = offset
         self._ranges = True
 
+    @abc.abstractmethod
+    def _call(self, accept: set[int], headers: dict[str, str]) -> Call:
+        """The request that asks for the bytes."""
+
     @hiding
     def start(self) -> None:
         """Ask for the first byte now, so that what is missing is known before anything is read; raises as `read`."""
-        while self._answer is None and self._offset < self._blob.size:
+        while self._answer is None and self._offset < self._size:
             self._answer = self._open()
 
     @hiding
@@ -179,18 +184,18 @@ class BlobStream:
             MissingError, RegistryError: as `Registry.call`.
             DigestMismatchError: the registry announces another length.
         """
-        while self._offset < self._blob.size:
+        while self._offset < self._size:
             if self._answer is None:
                 self._answer = self._open()
                 continue
             try:
-                data = self._answer.read(min(size, self._blob.size - self._offset))
+                data = self._answer.read(min(size, self._size - self._offset))
             except NetworkError as error:
                 self._break(error.problem)
                 continue
             if data:
                 self._offset += len(data)
-                if self._offset == self._blob.size:
+                if self._offset == self._size:
                     self._finish()
                 return data
             # An end without a length: TLS of Python does not tell a reset from it either.
@@ -222,7 +227,7 @@ class BlobStream:
             self._breaks = 0
         self._mark = self._offset
         self._breaks += 1
-        actual = f"{self._offset} of {self._blob.size} bytes"
+        actual = f"{self._offset} of {self._size} bytes"
         if self._breaks >= self.registry.patience.attempts:
             raise NetworkError(self._subject, f"{problem}, after {self._breaks} breaks", actual=actual, where=where)
         delay = self.registry.patience.delay(self._breaks)
@@ -232,16 +237,8 @@ class BlobStream:
     def _open(self) -> Answer | None:
         """An answer that stands at our offset; None if that one did not get there, and another one may."""
         ranged = self._offset > 0 and self._ranges
-        call = Call(
-            method="GET",
-            url=self._repository.path(f"blobs/{self._blob.digest}"),
-            subject=self._subject,
-            repository=self._repository.name,
-            scopes=(self._repository.scope(),),
-            accept={200, 206, 416} if ranged else {200},
-            headers={"Range": f"bytes={self._offset}-"} if ranged else {},
-            follow=True,
-        )
+        headers = {"Range": f"bytes={self._offset}-"} if ranged else {}
+        call = self._call({200, 206, 416} if ranged else {200}, headers)
         # What the call raises is final: it has tried as often as is worth it.
         answer = self.registry.call(call)
         try:
@@ -263,11 +260,11 @@ class BlobStream:
             self._ranges = False
             self.registry.note(f"{self._subject}: not the part that was asked for; reading from the start")
             return False
-        if answer.length not in {None, self._blob.size}:
+        if answer.length not in {None, self._size}:
             raise DigestMismatchError(
                 self._subject,
-                "has another length than its descriptor",
-                expected=f"{self._blob.size} bytes",
+                "has another length than recorded",
+                expected=f"{self._size} bytes",
                 actual=f"{answer.length} bytes",
             )
         return self._skip(answer)
@@ -292,6 +289,28 @@ class BlobStream:
         return (
             found is not None
             and int(found[1]) == self._offset
-            and self._offset <= int(found[2]) < self._blob.size
-            and found[3] in {"*", str(self._blob.size)}
+            and self._offset <= int(found[2]) < self._size
+            and found[3] in {"*", str(self._size)}
+        )
+
+
+class BlobStream(ResumedStream):
+    """The bytes of a blob of a repository."""
+
+    def __init__(self, repository: Repository, blob: Descriptor, *, offset: int = 0) -> None:
+        subject = f"blob {blob.digest} of {repository}"
+        super().__init__(repository.registry, size=blob.size, subject=subject, offset=offset)
+        self._repository = repository
+        self._blob = blob
+
+    def _call(self, accept: set[int], headers: dict[str, str]) -> Call:
+        return Call(
+            method="GET",
+            url=self._repository.path(f"blobs/{self._blob.digest}"),
+            subject=self._subject,
+            repository=self._repository.name,
+            scopes=(self._repository.scope(),),
+            accept=accept,
+            headers=headers,
+            follow=True,
         )

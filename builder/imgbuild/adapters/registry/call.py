@@ -41,3 +41,5 @@ class Call:
     """Whether a failure is raised at once, because making the same request again might do harm."""
     follow: bool = False
     """Whether redirects are followed; credentials stay with the origin that they are for."""
+    https: bool = False
+    """Whether redirects may lead to https and to this machine only, also where the first address is plain http."""

@@ -130,6 +130,16 @@ class CredentialStore:
         return None
 
 
+class NoCredentials(CredentialStore):
+    """Has none and looks for none, for hosts that are no registries."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+
+    def find(self, host: str, repository: str) -> None:
+        """None."""
+
+
 def default_files(environ: Mapping[str, str], uid: int) -> list[str]:
     """Where docker's and podman's configurations of a user are, in the order in which they are looked for.
 

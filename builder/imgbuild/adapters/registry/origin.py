@@ -144,6 +144,14 @@ def check_reach(here: Origin, there: Origin, *, subject: str) -> None:
         )
 
 
+def check_https(origin: Origin, *, subject: str) -> None:
+    """A `ProtocolError` for plain http, but to this machine."""
+    if origin.scheme != "https" and not origin.is_loopback:
+        raise ProtocolError(
+            subject, "would be asked without encryption", expected="https", actual=str(origin), hint="name it by https"
+        )
+
+
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0].rstrip("."))

@@ -7,13 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.registry.call import Body, Call
+from imgbuild.adapters.registry.credentials import NoCredentials
 from imgbuild.adapters.registry.failure import WireError
-from imgbuild.adapters.registry.origin import Origin, check_reach, next_address, origin_of, public
+from imgbuild.adapters.registry.origin import Origin, check_https, check_reach, next_address, origin_of, public
 from imgbuild.adapters.registry.patience import Brake, Patience, retry_after
 from imgbuild.adapters.registry.profile import PROFILES, Profile, profile_of
 from imgbuild.adapters.registry.refusal import RETRIED, error_of, read_refusal
 from imgbuild.adapters.registry.tokens import Authorizer, BusyError
 from imgbuild.errors import AvailabilityError, NetworkError, OfflineMissError, ProtocolError, UsageError
+from imgbuild.model.registries import RegistrySettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.credentials import CredentialStore
     from imgbuild.adapters.registry.refusal import Refusal
     from imgbuild.adapters.registry.wire import Answer, Wire
-    from imgbuild.model.registries import RegistriesDocument, RegistrySettings
+    from imgbuild.model.registries import RegistriesDocument
 
 __all__ = ["Body", "Call", "Registries", "Registry", "origin_for"]
 
@@ -232,6 +234,8 @@ class Registry:
                 target = next_address(url, answer.header("Location"), subject=call.subject)
                 there = origin_of(target, subject=call.subject)
                 check_reach(self.origin, there, subject=call.subject)
+                if call.https:
+                    check_https(there, subject=call.subject)
             if hops > _MAX_REDIRECTS:
                 raise ProtocolError(
                     call.subject, "is redirected on and on", expected=f"at most {_MAX_REDIRECTS}", actual=public(target)
@@ -287,6 +291,22 @@ class Registries:
                     note=self._note,
                 )
             return found
+
+    def anybody(self, origin: Origin) -> Registry:
+        """A host that is no registry, asked as anybody may ask it: nothing that is configured is looked at or shown.
+
+        But for `ca` in the settings, which holds for all connections. An `OfflineMissError` where asking is forbidden.
+        """
+        if self.offline:
+            raise OfflineMissError(f"host {origin.place}", "would have to be asked")
+        return Registry(
+            origin.place,
+            settings=RegistrySettings(plain_http=origin.scheme == "http"),
+            wire=self._wire,
+            credentials=NoCredentials(),
+            patience=self._patience,
+            note=lambda text: self._note(text.replace("the registry", "the server")),
+        )
 
     def abort(self) -> None:
         """End every request, read and wait of every thread, for good: each raises an `EndedError` then.
