@@ -219,14 +219,14 @@ class MissingError(AvailabilityError):
 
 
 class UnresolvedError(AvailabilityError):
-    """Several pins cannot be found out from here; `causes` says of each why."""
+    """Several pins cannot be found out from here; `causes` has their names, and of each why."""
 
     code = "UNRESOLVED"
     advice = "run it where all of these can be reached; what was found out by then is kept"
 
-    def __init__(self, subject: str, causes: tuple[AvailabilityError, ...]) -> None:
+    def __init__(self, subject: str, causes: tuple[tuple[str, AvailabilityError], ...]) -> None:
         problem = f"has {len(causes)} pins that cannot be found out from here"
-        super().__init__(subject, problem, actual="; ".join(cause.subject for cause in causes))
+        super().__init__(subject, problem, actual=", ".join(name for name, _ in causes))
         self.causes = causes
 
 

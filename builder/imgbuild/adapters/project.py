@@ -28,7 +28,7 @@ class LayerInput:
     definition: LayerDefinition
     files: dict[str, bytes]
     states: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By name of a file of states: what it says of each path. Empty where sources are stand-ins, which have others."""
+    """By name of a file of states: what it says of each path, from the preimage on."""
 
     @property
     def known(self) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -197,12 +197,19 @@ class Project:
                 files[file] = self._read(folder / file)
                 inputs.append(Input(name=f"layers/{name}/{file}", digest=Digest.of(files[file])))
         named = {step.states for step in definition.step if isinstance(step, Patch) and step.states is not None}
-        states = {
-            file: parse_states(_toml(files[file], f"layers/{name}/{file}"), subject=file) for file in sorted(named)
-        }
-        return LayerInput(
-            name=name, definition=definition, files=files, states={} if self.stand_in is not None else states
-        )
+        states = {file: found for file in sorted(named) if (found := self._states(name, file, files[file], inputs))}
+        return LayerInput(name=name, definition=definition, files=files, states=states)
+
+    def _states(self, layer: str, file: str, raw: bytes, inputs: list[Input]) -> dict[str, tuple[str, ...]]:
+        """The states that a layer's file names; of stand-ins, those of `LAYER.FILE` beside them, if it is there."""
+        subject = f"layers/{layer}/{file}"
+        if self.stand_in is not None:
+            path = self.stand_in / f"{layer}.{file.replace('/', '.')}"
+            if not path.exists():
+                return {}
+            raw, subject = self._read(path), str(path.relative_to(self.root))
+            inputs.append(Input(name=subject, digest=Digest.of(raw)))
+        return parse_states(_toml(raw, subject), subject=subject)
 
     def _read(self, path: Path) -> bytes:
         shown = path.relative_to(self.root)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, get_args
 
 from imgbuild.adapters.durable import extract_file, make_folder, move_folder, refuse_full, work_folder
 from imgbuild.adapters.process import run
@@ -21,6 +21,7 @@ from imgbuild.config import DEFAULT_LIMITS, GIB, MIB
 from imgbuild.content.ziparchive import open_archive
 from imgbuild.digest import chunks, digest_of
 from imgbuild.errors import ArchiveError, DocumentError, StorageError, ToolError, UsageError
+from imgbuild.model.layer import Language
 from imgbuild.progress import SILENT
 from imgbuild.text import printable
 
@@ -75,7 +76,7 @@ class CompileJob:
     """(relative name, text), headers too."""
     compile: tuple[str, ...]
     """names of sources to compile, in link order."""
-    language: Literal["c11", "c17", "gnu11", "gnu17", "c++17", "c++20", "gnu++17", "gnu++20"]
+    language: Language
     glibc: str
     """the oldest glibc that the result may need, for example `2.34`."""
     output: str
@@ -103,7 +104,7 @@ def _problems(job: CompileJob) -> Iterator[str]:
     yield from _file_problems(job)
     if not job.compile or not set(job.compile) <= {name for name, _ in job.sources}:
         yield "compile names no source, or one that is not there"
-    if job.language not in {"c11", "c17", "c++17", "c++20"} or job.kind not in {"shared", "executable"}:
+    if job.language not in get_args(Language) or job.kind not in {"shared", "executable"}:
         yield f"language {printable(job.language)!r} or kind {printable(job.kind)!r} is not known"
     if job.target_arch not in _MACHINES or not _GLIBC.fullmatch(job.glibc):
         yield f"target {printable(job.target_arch)!r} with glibc {printable(job.glibc)!r} is not known"

@@ -64,8 +64,8 @@ def command(
     if check or (status == "current" and not complete and not update):
         _show(settings, context, project, image, None, status, reason)
         return 1 if status in _NOT_CURRENT else 0
-    if complete:
-        outcome = complete_lock(context, inputs, project.require_lock(image))
+    if complete and old is not None:
+        outcome = complete_lock(context, inputs, old)
     else:
         outcome = make_lock(context, inputs, old, update=frozenset(update))
     status = "current" if not outcome.changes else "would-write" if dry_run else "written"

@@ -157,8 +157,8 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
         document = ErrorDocument(schema="imgbuild/error/v1", tool=TOOL, error=error_body(error))
         click.echo(jsontext.dumps(builtins(document)), nl=False)
     click.echo(one_line(f"error[{error.code}]: {error}"), err=True)
-    for cause in getattr(error, "causes", ()):
-        click.echo(one_line(f"  {cause.code}: {cause}"), err=True)
+    for name, cause in getattr(error, "causes", ()):
+        click.echo(one_line(f"  {name}: {cause.code}: {cause}"), err=True)
     click.echo(one_line(f"  hint: {error.hint or error.advice}"), err=True)
     return error.exit_code
 

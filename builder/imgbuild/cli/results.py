@@ -21,8 +21,9 @@ BodyT = TypeVar("BodyT")
 
 
 class CauseBody(Document, frozen=True, kw_only=True):
-    """One of several reasons, with its own `code`."""
+    """One of several reasons, with its own `code`; `pin` is its name."""
 
+    pin: str
     code: str
     message: str
 
@@ -309,12 +310,12 @@ def error_body(error: ImgbuildError) -> ErrorBody:
         code=error.code,
         exit_code=error.exit_code,
         message=_unicode(str(error)),
-        causes=[CauseBody(code=cause.code, message=_unicode(str(cause))) for cause in causes_of(error)],
+        causes=[CauseBody(pin=pin, code=cause.code, message=_unicode(str(cause))) for pin, cause in causes_of(error)],
         **fields,
     )
 
 
-def causes_of(error: ImgbuildError) -> tuple[AvailabilityError, ...]:
+def causes_of(error: ImgbuildError) -> tuple[tuple[str, AvailabilityError], ...]:
     """Why, one by one, where there are several reasons."""
     from imgbuild.errors import UnresolvedError  # noqa: PLC0415 - keeps --help fast
 

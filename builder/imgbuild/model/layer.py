@@ -27,6 +27,9 @@ State = Annotated[
 Owner = Annotated[str, Meta(pattern=f"^[0-9]{{1,10}}:[0-9]{{1,10}}{END}", description="numeric uid:gid")]
 
 
+Language = Literal["c11", "c17", "gnu11", "gnu17", "c++17", "c++20", "gnu++17", "gnu++20"]
+
+
 class GitTree(Document, frozen=True, kw_only=True, tag_field="kind", tag="git-tree"):
     """Puts files of a pinned commit at a path."""
 
@@ -99,7 +102,7 @@ class Compile(Document, frozen=True, kw_only=True, tag_field="kind", tag="compil
     toolchain: Name
     sources: Annotated[list[RelativePath], Meta(min_length=1)]
     headers: list[RelativePath] = []
-    language: Literal["c11", "c17", "gnu11", "gnu17", "c++17", "c++20", "gnu++17", "gnu++20"]
+    language: Language
     glibc: Annotated[str, Meta(pattern=rf"^2\.[0-9]{{1,2}}{END}", description="glibc the output may need")]
     flags: list[str] = []
     soname: str | None = None

@@ -97,18 +97,18 @@ def _pins(
     context: Context, definition: ImageDefinition, old: Lock | None, update: frozenset[str]
 ) -> tuple[LockedBase, list[LockedSource]]:
     """All pins. Who cannot reach one place is told of all such places at once."""
-    lost: list[AvailabilityError] = []
+    lost: list[tuple[str, AvailabilityError]] = []
     base = None
     try:
         base = pin_base(context, definition, None if old is None else old.pins.base, update=BASE in update)
     except FINAL:
         raise
     except AvailabilityError as error:
-        lost.append(error)
+        lost.append((BASE, error))
     before = [] if old is None else old.pins.sources
     sources = pin_sources(context, definition.sources, before, update=update, platform=definition.platform, lost=lost)
     if lost or base is None:
-        raise lost[0] if len(lost) == 1 else UnresolvedError(f"image {definition.name}", tuple(lost))
+        raise lost[0][1] if len(lost) == 1 else UnresolvedError(f"image {definition.name}", tuple(lost))
     return base, sources
 
 

@@ -94,7 +94,7 @@ def pin_sources(
     *,
     update: frozenset[str],
     platform: str,
-    lost: list[AvailabilityError],
+    lost: list[tuple[str, AvailabilityError]],
 ) -> list[LockedSource]:
     """The pins of all sources, sorted by name; those of `old` that still fit and are not in `update` are kept.
 
@@ -124,7 +124,7 @@ def pin_sources(
         except FINAL:
             raise
         except AvailabilityError as error:
-            lost.append(error)
+            lost.append((name, error))
     return [resolved[name] for name in sorted(resolved)]
 
 

@@ -6,6 +6,8 @@ import difflib
 import tempfile
 from pathlib import Path
 
+from imgbuild.digest import Digest
+
 from tests.standin.adapter.make_bundle import git
 from tests.support.tiny import library
 
@@ -111,6 +113,17 @@ def patches() -> dict[str, str]:
         f"{PATCHES}/sglang-39068.patch": "".join(first),
         f"{PATCHES}/bounded-prefill.patch": _diff(TWICE, _first(TWICE), _second(TWICE)),
     }
+
+
+def states() -> dict[str, list[str]]:
+    """Of each file that the patches touch: its states, from the preimage on."""
+    found = {}
+    for path in sorted(NEW | CHANGED):
+        texts = [before(path), _first(path), *([_second(path)] if path == TWICE else [])]
+        found[path] = [str(Digest.of(text.encode())) for text in texts]
+        if path in NEW:
+            found[path][0] = "absent"
+    return found
 
 
 def nccl() -> bytes:
