@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from imgbuild.content.elf import ElfFacts
 
 SYMBOL = "ncclGetVersion"
-"""Every NCCL exports it, and nothing else does."""
+"""Every NCCL exports it; so do libraries that stand in for it, such as RCCL."""
 MARKERS = ("NCCL_SWITCHLESS_RING_ONLY", "NCCL_SKIP_TREE_CONNECT")
 """Environment variables of patches for rings without a switch. A build without the patch ignores its variable."""
 
