@@ -54,7 +54,7 @@ def command(library: str, *, against: str | None, platform: str | None, settings
     context = _context(settings, asked)
     found = [_read(context, one, platform) for one in asked]
     first, *others = (_body(one) for one in found)
-    path = next((one.real for one in found if one.real is not None), None)
+    path = next((one.real for one in reversed(found) if one.real is not None), None)
     body = NcclBody(
         library=first,
         against=_compare(first, others[0]) if others else None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -29,10 +30,14 @@ MARKERS = ("NCCL_SWITCHLESS_RING_ONLY", "NCCL_SKIP_TREE_CONNECT")
 """Environment variables of patches for rings without a switch. A build without the patch ignores its variable."""
 
 _VERSION = re.compile(
-    r"NCCL version ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})(?:[^0-9+][^+]*)?(?:\+cuda([0-9.]{1,12}))?"
+    r"NCCL version ([0-9]{1,3})\.([0-9]{1,3})\.([0-9]{1,3})(?:[^0-9.+][^+]*)?(?:\+cuda([0-9.]{1,12}))?"
 )
 _FAMILIES = ("nccl", "pnccl")
 _MAGIC = b"\x7fELF"
+_HEAD_BYTES = 64
+"""bytes of the header of ELF64, the longer one."""
+_SECTIONS = {1: ("I", 32, 46), 2: ("Q", 40, 58)}
+"""By ELF class: form and place of e_shoff, and the place of e_shentsize and e_shnum behind it."""
 _OLD = (2, 8)
 """the last major and minor number whose versions have a digit less in their code (NCCL_VERSION in nccl.h)."""
 
@@ -61,8 +66,8 @@ class NcclFacts:
     Attributes:
         digest: sha256 of the file.
         size: bytes.
-        elf: None where the file is damaged.
-        elf_problem: why.
+        elf: None where the tables that ld.so reads are damaged.
+        elf_problem: why, or that the file was cut off behind them.
         texts: the texts `NCCL version …`, sorted.
         git: branch and commit, of each text that has them.
         names: all words that begin with NCCL_, sorted; most are names of environment variables.
@@ -141,7 +146,7 @@ class NcclScan:
 
     def update(self, piece: bytes) -> None:
         """The next piece, of any length."""
-        self._head += piece[: len(_MAGIC) - len(self._head)]
+        self._head += piece[: _HEAD_BYTES - len(self._head)]
         self._size += len(piece)
         self._hasher.update(piece)
         for part in (self._versions, self._git, self._names, self._fatbins):
@@ -159,6 +164,7 @@ class NcclScan:
             elf = read_elf(file, subject=self._subject)
         except ArchiveError as error:
             problem = str(error).removeprefix(f"{self._subject}: ")
+        problem = problem or self._cut_off()
         return NcclFacts(
             digest=self.digest,
             size=self._size,
@@ -178,8 +184,19 @@ class NcclScan:
                 self._subject,
                 "is not an ELF file",
                 expected=f"{_MAGIC.hex(' ')} at its beginning",
-                actual=self._head.hex(" "),
+                actual=self._head[: len(_MAGIC)].hex(" "),
             )
+
+    def _cut_off(self) -> str | None:
+        """Whether the file ends before its table of sections does, of which ld.so asks nothing."""
+        form, place, rest = _SECTIONS[self._head[4]]
+        order = "<" if self._head[5] == 1 else ">"
+        (start,) = struct.unpack_from(order + form, self._head, place)
+        size, count = struct.unpack_from(f"{order}2H", self._head, rest)
+        end = start + size * count
+        if end <= self._size:
+            return None
+        return f"is shorter than its table of sections: it was cut off; expected {end} bytes, actual {self._size}"
 
 
 def parse_version(text: str) -> Version | None:
