@@ -110,7 +110,7 @@ def test_a_file_has_its_facts(nccl: Nccl) -> None:
     code, out, err = nccl.run(path)
     assert (code, err) == (0, "")
     assert "2.30.7, code 23007 (from its text 'NCCL version 2.30.7+cuda13.3')" in out
-    assert "GPU code     sm_121 compute_121 (1 fatbins)" in out
+    assert "GPU code     sm_121 compute_121 (1 fatbin)" in out
     assert "NCCL_SWITCHLESS_RING_ONLY: present" in out
     assert "ncclNew" not in out
     assert "             ncclNew\n" in nccl.run(path, "-v")[1]

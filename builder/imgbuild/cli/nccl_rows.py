@@ -70,7 +70,8 @@ def _gpu(gpu: NcclGpu) -> str:
     names = " ".join(item.name for item in gpu.objects)
     if gpu.problem is not None:
         return f"{names}; {_UNKNOWN} whether that is all: {gpu.problem}" if names else f"{_UNKNOWN}: {gpu.problem}"
-    return f"{names} ({gpu.fatbins} fatbins)" if names else "none found"
+    fatbins = "1 fatbin" if gpu.fatbins == 1 else f"{gpu.fatbins} fatbins"
+    return f"{names} ({fatbins})" if names else "none found"
 
 
 def definition(body: NcclLibrary, path: str | None) -> list[str]:
