@@ -31,6 +31,8 @@ SAMPLES = {
     "lock-result": ["lock", "tiny"],
     "lock-result of a check": ["lock", "tiny", "--check"],
     "lock-result of a change": ["lock", "tiny", "--complete", "--dry-run"],
+    "nccl-result": ["nccl", f"base:/{LIBRARY}"],
+    "nccl-result of two": ["nccl", f"tiny:/{LIBRARY}", "--against", f"base:/{LIBRARY}"],
     "plan-result": ["plan", "tiny"],
     "verify-report": ["verify", "tiny"],
     "error": ["verify", "tiny", "--tag", "absent"],

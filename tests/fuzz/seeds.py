@@ -16,6 +16,7 @@ from imgbuild.content.tree import Tree
 from imgbuild.content.treefile import dump_tree
 
 from tests.support.elf_builder import shared_object
+from tests.support.fatbins import PTX, Entry, fatbin
 from tests.support.ld_cache import ld_cache
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +58,15 @@ def _wheel() -> bytes:
     return out.getvalue()
 
 
+def _fatbin() -> bytes:
+    return fatbin(Entry(letter="a", header=112), Entry(kind=PTX, architecture=120), Entry(architecture=90))
+
+
+def _nccl() -> bytes:
+    texts = b"NCCL version 2.30.7+cuda13.3\0NCCL git version stable b81d6a5a3\0NCCL_SKIP_TREE_CONNECT\0"
+    return shared_object(soname="libnccl.so.2", exports=["ncclGetVersion", "pncclX"], extra=texts + _fatbin())
+
+
 _DESCRIPTOR = f'{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"{_DIGEST}","size":5}}'
 _PATCH = b"--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three\n"
 
@@ -88,6 +98,8 @@ def seeds() -> dict[str, list[bytes]]:
         "inventory": [_inventory()],
         "tree": [_tree()],
         "elf": [library],
+        "fatbin": [_fatbin(), fatbin(Entry(code=_fatbin())) + b"x" + fatbin(Entry(kind=256, architecture=0))],
+        "nccl": [_nccl()],
         "record": [b"a.py,sha256=" + b"_" * 43 + b',5\n"b,c",,\n'],
         "dpkg_status": [
             (

@@ -15,9 +15,11 @@ from imgbuild.content.bundle import Expanded, unpack
 from imgbuild.content.compression import decompress
 from imgbuild.content.dpkg import parse_status
 from imgbuild.content.elf import read_elf
+from imgbuild.content.fatbin import Fatbins
 from imgbuild.content.inventory import Inventory, scan_layer
 from imgbuild.content.ldcache import parse_cache
 from imgbuild.content.ldconf import Configuration
+from imgbuild.content.nccl import NcclScan
 from imgbuild.content.node import ELF, LINK
 from imgbuild.content.packagetable import load_packages
 from imgbuild.content.patch import apply_file
@@ -89,6 +91,24 @@ def tree(data: bytes) -> None:
 def elf(data: bytes) -> None:
     """Facts of an ELF file."""
     read_elf(io.BytesIO(data), subject="elf", limits=LIMITS)
+
+
+def fatbin(data: bytes) -> None:
+    """GPU code, however the bytes are cut."""
+    whole, cut = Fatbins(), Fatbins()
+    whole.update(data)
+    for start in range(0, len(data), 61):
+        cut.update(data[start : start + 61])
+    assert whole.finish(io.BytesIO(data)) == cut.finish(io.BytesIO(data))
+
+
+def nccl(data: bytes) -> None:
+    """What identifies an NCCL library."""
+    scan = NcclScan("nccl")
+    scan.update(data)
+    found = scan.finish(io.BytesIO(data))
+    assert found.size == len(data)
+    assert found.problems() or found.version
 
 
 def record(data: bytes) -> None:
@@ -204,6 +224,8 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
             inventory,
             tree,
             elf,
+            fatbin,
+            nccl,
             record,
             dpkg_status,
             patch,

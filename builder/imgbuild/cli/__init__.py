@@ -24,6 +24,7 @@ _VERBS = {
     "explain": "Say where a path of an image comes from, and who loads it.",
     "inventory": "List what is in the layers of an image.",
     "lock": "Resolve a definition to digests and write its lock.",
+    "nccl": "Say what identifies an NCCL library, and compare two.",
     "plan": "Show what a build would do, without network.",
     "schema": "Print the JSON Schema of a document.",
     "verify": "Recompute everything about a built image from its bytes.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,22 +11,12 @@ from imgbuild.cli.options import Settings, complete_platform, complete_tag, pars
 from imgbuild.cli.render import amount, show_moved
 
 if TYPE_CHECKING:
-    from imgbuild.adapters.registry.repository import Repository
     from imgbuild.cli.results import InventoryBody, InventoryLayer
     from imgbuild.content.tree import Tree
-    from imgbuild.model.oci import Descriptor, ImageConfig, Manifest
-    from imgbuild.steps.context import Context
+    from imgbuild.model.oci import Descriptor
     from imgbuild.steps.inventories import Taken
+    from imgbuild.steps.opened import OpenedImage
     from imgbuild.steps.published import Published
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Image:
-    context: Context
-    descriptor: Descriptor
-    manifest: Manifest
-    config: ImageConfig
-    repository: Repository | None
 
 
 @click.command("inventory")
@@ -84,30 +73,15 @@ def command(reference: str, *, target: Path | None, platform: str | None, push: 
     return 0
 
 
-def _open(settings: Settings, reference: str, platform: str | None) -> _Image:
-    from imgbuild.steps.base import read_config  # noqa: PLC0415 - imported when used
+def _open(settings: Settings, reference: str, platform: str | None) -> OpenedImage:
+    from imgbuild.steps.opened import open_named  # noqa: PLC0415 - imported when used
 
     context = settings.context(settings.open_project(), staged=False)
-    if "/" in reference:
-        from imgbuild.steps.images import open_image  # noqa: PLC0415 - urllib3 takes 60 ms
-
-        found = open_image(context, reference, platform=platform)
-        return _Image(
-            context=found.context,
-            descriptor=found.descriptor,
-            manifest=found.manifest,
-            config=found.config,
-            repository=found.repository,
-        )
-    store = context.store
-    digest = parse_digest(reference, "REFERENCE") if ":" in reference else None
-    descriptor = store.resolve(reference) if digest is None else store.descriptor_of(digest)
-    manifest = store.manifest(descriptor)
-    config = read_config(context, manifest)
-    return _Image(context=context, descriptor=descriptor, manifest=manifest, config=config, repository=None)
+    digest = parse_digest(reference, "REFERENCE") if ":" in reference and "/" not in reference else None
+    return open_named(context, reference, digest=digest, platform=platform)
 
 
-def _publish(settings: Settings, image: _Image, found: list[Taken], tree: Tree) -> Published:
+def _publish(settings: Settings, image: OpenedImage, found: list[Taken], tree: Tree) -> Published:
     from imgbuild.steps.base import dump_base  # noqa: PLC0415 - imported when used
     from imgbuild.steps.preimages import contents_of, preimages_of  # noqa: PLC0415
     from imgbuild.steps.published import Whole, publish  # noqa: PLC0415 - urllib3 takes 60 ms
@@ -122,7 +96,7 @@ def _publish(settings: Settings, image: _Image, found: list[Taken], tree: Tree) 
 
 
 def _body(
-    image: _Image, reference: str, found: list[Taken], notes: list[str], published: Published | None
+    image: OpenedImage, reference: str, found: list[Taken], notes: list[str], published: Published | None
 ) -> InventoryBody:
     from imgbuild.cli.results import InventoryBody, PublishedBody, moved_bodies  # noqa: PLC0415 - imported when used
 
@@ -144,7 +118,7 @@ def _body(
     )
 
 
-def _show(settings: Settings, image: _Image, body: InventoryBody) -> None:
+def _show(settings: Settings, image: OpenedImage, body: InventoryBody) -> None:
     output = settings.output
     for index, row in enumerate(body.layers):
         counts = f"{row.entries} entries, {row.files} files, {row.elf_files} ELF"

@@ -24,12 +24,12 @@ from imgbuild.config import DEFAULT_LIMITS, Limits
 from imgbuild.content.elfdynamic import Dynamic
 from imgbuild.content.elfimage import Image, is_elf
 
-__all__ = ["ElfFacts", "is_elf", "newest_glibc", "read_elf"]
+__all__ = ["ElfFacts", "is_elf", "newest_glibc", "newest_version", "read_elf"]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_GLIBC = re.compile(r"GLIBC_([0-9]{1,4}(?:\.[0-9]{1,4})*)")
+_VERSION = re.compile(r"([A-Z]{1,20})_([0-9]{1,4}(?:\.[0-9]{1,4})*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,5 +119,10 @@ def _plain(value: str | int, prefix: str) -> str:
 
 def newest_glibc(names: Iterable[str]) -> str | None:
     """The newest of versions named `GLIBC_x.y`, as `x.y`; GLIBC_PRIVATE and the like do not count."""
-    found = [match.group(1) for name in names if (match := _GLIBC.fullmatch(name))]
-    return max(found, key=lambda text: tuple(map(int, text.split("."))), default=None)
+    return newest_version(names, "GLIBC")
+
+
+def newest_version(names: Iterable[str], family: str) -> str | None:
+    """The newest of versions named by a family and a number, such as `GLIBCXX_3.4.22`, as `3.4.22`."""
+    matches = [match for name in names if (match := _VERSION.fullmatch(name)) and match[1] == family]
+    return max((match[2] for match in matches), key=lambda text: tuple(map(int, text.split("."))), default=None)

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _VERSION = b"NCCL version "
-_NAME = b"NCCL_"
-_TEXT = re.compile(rb"NCCL(?: version [0-9][!-~]{0,39}|_[A-Z0-9_]{2,60})")
-_LONGEST = 65
+NAME = b"NCCL_"
+"""How names of environment variables begin; others do so, too."""
+GIT = b"NCCL git version "
+"""What stands before the branch and the commit of a build."""
+_TEXT = re.compile(rb"NCCL(?: version [0-9][!-~]{0,39}|_[A-Z0-9_]{2,60}| git version [!-~]{1,60} [!-~]{1,40})")
+_LONGEST = 118
 """bytes of a text."""
-_MOST = 1_000
+MOST = 1_000
 """texts of each kind in one file; NCCL has 350."""
 
 
@@ -49,7 +52,8 @@ _SHORT = 16 * 1024
 """bytes below which a call outside of Python takes longer than it saves."""
 
 
-def _holds(data: bytes, word: bytes) -> bool:
+def holds(data: bytes, word: bytes) -> bool:
+    """Whether bytes hold a word."""
     if _search_memory is None or len(data) < _SHORT:
         return word in data
     return bool(_search_memory(data, len(data), word, len(word)))
@@ -68,7 +72,7 @@ class Inside:
     def update(self, piece: bytes) -> None:
         """The next piece, of any length."""
         window = self._tail + piece
-        self._left -= {word for word in self._left if _holds(window, word)}
+        self._left -= {word for word in self._left if holds(window, word)}
         self._tail = window[-(max(map(len, _INSIDE)) - 1) :]
 
     def finish(self) -> tuple[str, ...]:
@@ -105,11 +109,11 @@ class Texts:
 
     def _search(self, window: bytes, limit: int) -> None:
         """Keep the texts that begin before a limit."""
-        if not _holds(window, self._word):
+        if not holds(window, self._word):
             return
         end = limit + len(self._word) - 1
         place = window.find(self._word, 0, end)
-        while place >= 0 and len(self._found) < _MOST:
+        while place >= 0 and len(self._found) < MOST:
             match = _TEXT.match(window, place)
             if match is not None:
                 self._found.add(match[0])
@@ -119,7 +123,7 @@ class Texts:
 def variable_names(file: BinaryIO) -> tuple[str, ...]:
     """The names of environment variables in a file, from its beginning on; sorted."""
     file.seek(0)
-    texts = Texts(_NAME)
+    texts = Texts(NAME)
     for piece in _pieces(file):
         texts.update(piece)
     return texts.finish()

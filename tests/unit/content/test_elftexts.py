@@ -12,7 +12,7 @@ VERSION = b"NCCL version 2.30.7+cuda13.0"
 NAME = b"NCCL_SWITCHLESS_RING_ONLY"
 
 
-WORDS = (b"NCCL version ", b"NCCL_")
+WORDS = (b"NCCL version ", b"NCCL_", b"NCCL git version ")
 
 
 @pytest.fixture(params=["by the C library", "by Python"], autouse=True)
@@ -53,7 +53,20 @@ def test_texts_are_found_whole_wherever_the_pieces_of_a_file_are_cut(size: int) 
 
 def test_texts_of_random_bytes_are_those_of_one_search_over_all_of_them() -> None:
     chance = random.Random(4)
-    words = [b"NCCL", b"_", b" version ", b"2", b"A", b"\0", b"NCCL_A_", b"NCCL version 2", b"Z" * 30, b"."]
+    words = [
+        b"NCCL",
+        b"_",
+        b" version ",
+        b" git version ",
+        b"main ab",
+        b"2",
+        b"A",
+        b"\0",
+        b"NCCL_A_",
+        b"NCCL version 2",
+        b"Z" * 30,
+        b".",
+    ]
     for _ in range(1_000):
         data = b"".join(chance.choice(words) for _ in range(chance.randrange(60)))
         cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.randrange(8)))

@@ -17,6 +17,7 @@ _DOCUMENTS = {
     "layer": ("imgbuild.model.layer", "LayerDefinition"),
     "lock": ("imgbuild.model.lockfile", "Lock"),
     "lock-result": ("imgbuild.cli.results", "LockDocument"),
+    "nccl-result": ("imgbuild.cli.results_nccl", "NcclDocument"),
     "plan-result": ("imgbuild.cli.results", "PlanDocument"),
     "registries": ("imgbuild.model.registries", "RegistriesDocument"),
     "receipt": ("imgbuild.model.receipt", "Receipt"),
