@@ -235,14 +235,17 @@ def test_what_is_printed_for_a_definition_is_one(nccl: Nccl, tiny: Tiny) -> None
     assert wheel["platforms"] == ["manylinux_2_18_aarch64", "manylinux2014_aarch64"]
 
 
-@pytest.mark.parametrize("name", ["libnccl.so.2", "other-name.zip"])
-def test_lines_for_a_definition_say_what_it_cannot_have(nccl: Nccl, name: str) -> None:
-    data = {"libnccl.so.2": NEW}
-    path = nccl.file(name, NEW) if name.endswith(".2") else nccl.wheel(name, data)
-    _, found = nccl.document(path)
+def test_lines_for_a_definition_say_what_it_cannot_have(nccl: Nccl) -> None:
+    _, found = nccl.document(nccl.wheel("other-name.zip", {"libnccl.so.2": NEW}))
     text = "\n".join(found["definition"])
     assert "has to be" in text
     assert "nccl-wheel" not in tomllib.loads(text).get("sources", {})
+
+
+def test_a_library_that_is_in_no_wheel_becomes_an_operators_file(nccl: Nccl) -> None:
+    _, found = nccl.document(nccl.file("libnccl.so.2", NEW))
+    source = tomllib.loads("\n".join(found["definition"]))["sources"]["nccl"]
+    assert source == {"kind": "file", "digest": str(Digest.of(NEW)), "size": len(NEW)}
 
 
 PROBLEMS = {
@@ -287,7 +290,7 @@ def test_a_library_for_another_machine_than_its_image_is_a_problem(nccl: Nccl, t
 REFUSED = {
     "missing": ("{folder}/absent", 2, "is not there"),
     "a missing wheel": ("{folder}/absent.whl:x", 2, "is not there"),
-    "a directory": ("{folder}", 2, "cannot be read: Is a directory"),
+    "a directory": ("{folder}", 2, "cannot be read: it is no regular file"),
     "a pipe": ("{folder}/pipe", 2, "it is no regular file"),
     "a circle": ("{folder}/circle", 2, "cannot be read"),
     "empty": ("{folder}/empty", 4, "is empty"),

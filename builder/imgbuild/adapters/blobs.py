@@ -142,10 +142,10 @@ class _Counting:
 def open_regular(path: Path) -> io.FileIO:
     """Open a file for reading; an `OSError` for links and all that is no file, without waiting for anybody."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
-    file = io.FileIO(fd, "rb")
+    # Looked at first: of a folder no file can be made, and then nobody would close it.
     if stat.S_ISREG(os.fstat(fd).st_mode):
-        return file
-    file.close()
+        return io.FileIO(fd, "rb")
+    os.close(fd)
     raise OSError(errno.EINVAL, "it is no regular file", str(path))
 
 

@@ -85,7 +85,6 @@ def definition(body: NcclLibrary, path: str | None) -> list[str]:
     strings = ", ".join(quoted(text) for text in [body.version.text, *present])
     where = f"path = {quoted(path)}" if path is not None else f"path = {quoted(_PLACE)} # where the image has it"
     return [
-        f"# {body.digest}, {body.size} bytes: the lock must pin the same for sources.nccl",
         *_source(body),
         "",
         "[library.nccl]",
@@ -99,13 +98,15 @@ def definition(body: NcclLibrary, path: str | None) -> list[str]:
 
 
 def _source(body: NcclLibrary) -> Iterator[str]:
-    """The library as a source: a definition takes one out of a wheel only."""
+    """The library as a source: out of its wheel, else an operator's file."""
     from imgbuild.content.wheel import distribution_of  # noqa: PLC0415 - imported when used
     from imgbuild.errors import StepError  # noqa: PLC0415
 
     if body.wheel is None or body.member is None:
-        yield '# [sources.nccl] has to be a member of a wheel (kind = "wheel-member") with that digest'
+        yield from ["# give it by --source nccl=FILE", "[sources.nccl]", 'kind = "file"']
+        yield from [f"digest = {quoted(str(body.digest))}", f"size = {body.size}"]
         return
+    yield f"# {body.digest}, {body.size} bytes: the lock must pin the same for sources.nccl"
     try:
         name, version = distribution_of(body.wheel)
     except StepError:

@@ -17,7 +17,7 @@ from imgbuild.cli.bars import Bars
 from imgbuild.cli.render import Output
 
 PACKAGE = Path(imgbuild.__file__).parent
-VERBS = {"fetching", "unpacking", "reading", "compiling", "pushing", "writing", "verifying"}
+VERBS = {"fetching", "unpacking", "reading", "compiling", "pushing", "writing", "hashing", "verifying"}
 
 
 class Terminal(io.StringIO):
