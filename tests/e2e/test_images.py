@@ -30,7 +30,9 @@ pytestmark = pytest.mark.mini
 
 REPOSITORY = Path(__file__).parents[2]
 STAND_IN = "tests/standin/images"
-IMAGES = ("dsv41", "dsv41-267", "dsv41-nvfp4", "dsv41-aiden")
+IMAGES = ("dsv41", "dsv41-267", "dsv41-nvfp4", "dsv41-aiden", "dsv41-1017-vllm")
+BASES = {"dsv41-aiden": "standin-aiden", "dsv41-1017-vllm": "standin-vllm"}
+"""Of those that have not the base of dsv41."""
 
 
 class Site:
@@ -54,7 +56,7 @@ class Site:
         return code, document.get("result") or document.get("error")
 
     def build(self, image: str) -> tuple[int, Any]:
-        given = [] if image == "dsv41-aiden" else ["--source", f"nccl={self.root / FOLDER / 'libnccl.so.2'}"]
+        given = [] if image in BASES else ["--source", f"nccl={self.root / FOLDER / 'libnccl.so.2'}"]
         return self.run("build", image, "--offline", *given)
 
     def edit(self, image: str, old: str, new: str) -> None:
@@ -66,7 +68,7 @@ class Site:
 
     def other_base(self, image: str, layers: list[list[Change]] | None = None, **changes: Any) -> None:
         """Another base under the same name."""
-        tag = "standin-aiden" if image == "dsv41-aiden" else "standin-dsv41"
+        tag = BASES.get(image, "standin-dsv41")
         store = StagedStore(self.root / ".imgbuild/store", ledger=Ledger())
         digest = bases.write(store, tag, changed=layers, **changes).digest
         self.edit(image, self.pins[tag], str(digest))
@@ -110,11 +112,8 @@ def listing(root: Path, result: dict[str, Any]) -> str:
 def test_the_stand_ins_are_what_their_documents_pin(site: Site) -> None:
     for image in IMAGES:
         text = (site.root / STAND_IN / f"{image}.toml").read_text()
-        wanted = (
-            ["recipes", "standin-aiden"]
-            if image == "dsv41-aiden"
-            else ["adapter", "sparkring", "nccl", "standin-dsv41"]
-        )
+        wanted = [BASES.get(image, "standin-dsv41"), *(["adapter", "sparkring", "nccl"] if image not in BASES else [])]
+        wanted += ["recipes"] if image == "dsv41-aiden" else []
         assert [name for name in wanted if site.pins[name] not in text] == []
     named = (site.root / STAND_IN / "dsv41-overlays.states.toml").read_text()
     expected = "".join(f"{json.dumps(path)} = {json.dumps(states)}\n" for path, states in sources.states().items())
@@ -190,7 +189,7 @@ def the_architecture(site: Site, image: str) -> None:
 
 
 def the_label(site: Site, image: str) -> None:
-    tag = "standin-aiden" if image == "dsv41-aiden" else "standin-dsv41"
+    tag = BASES.get(image, "standin-dsv41")
     site.edit(image, bases.LABELS[tag], "0" * 40)
 
 
@@ -241,3 +240,18 @@ def test_what_does_not_pass_gets_no_tag_and_the_finding_says_why(
         assert code == 1
         assert check in {row["check"] for row in built["findings"] if row["verdict"] == "differs"}
         assert f"stand-in-{image}" not in Store(site.root / ".imgbuild/store", ledger=Ledger()).tags()
+
+
+def test_an_image_without_layers_is_its_base_under_a_name_and_verified(site: Site) -> None:
+    code, built = site.build("dsv41-1017-vllm")
+    assert code == 0, built
+    assert (built["manifest"], built["layers"]) == (site.pins["standin-vllm"], [])
+    assert {row["check"] for row in built["findings"] if row["verdict"] == "match"} >= {
+        "base.layers",
+        "manifest",
+        "config",
+    }
+    path = site.root / "locks/dsv41-1017-vllm.toml"
+    path.write_text(path.read_text() + '\n[config.env]\nA = "1"\n')
+    code, error = site.run("plan", "dsv41-1017-vllm")
+    assert (code, "changes an image without layers" in error["message"]) == (3, True)

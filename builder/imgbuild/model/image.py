@@ -213,7 +213,7 @@ class ImageDefinition(Document, frozen=True, kw_only=True):
     epoch: Epoch
     format: Annotated[int, Meta(ge=1, le=FORMAT, description="version of the canonical layer format")] = FORMAT
     base: Base
-    layers: Annotated[list[Name], Meta(min_length=1)]
+    layers: Annotated[list[Name], Meta(description="in order; none if the image is its base, pinned as it is")]
     tags: Annotated[list[str], Meta(min_length=1)]
     limits: Limits
     config: Config = Config()
@@ -269,6 +269,8 @@ def _references(image: ImageDefinition) -> tuple[str, ...]:
         problems.append(f"base.reference: holds the tag {reference.tag!r}, which belongs into base.tag")
     if reference.digest is not None:
         problems.append(f"base.reference: holds the digest {reference.digest}, which belongs into base.manifest")
+    if not image.layers and image.config != Config():
+        problems.append("config: changes an image without layers, which is its base as it is")
     if len(set(image.layers)) != len(image.layers):
         problems.append("layers: a layer is listed twice")
     for name, source in image.sources.items():

@@ -66,10 +66,12 @@ def stand_in(definition: Any, value: Any, *, subject: str) -> Any:
     if unknown:
         raise DocumentError(subject, tuple(f"sources.{name}: the definition has no such source" for name in unknown))
     config = definition.get("config", {})
+    # An image without layers is its base to the last byte: then only the tags can say it.
+    labels = {STAND_IN_LABEL: "true"} if definition.get("layers") else {}
     return {
         **definition,
         "base": value["base"],
         "sources": {**there, **value.get("sources", {})},
         "tags": [f"{STAND_IN_PREFIX}{tag}" for tag in definition.get("tags", [])],
-        "config": {**config, "labels": {**config.get("labels", {}), STAND_IN_LABEL: "true"}},
+        **({"config": {**config, "labels": {**config.get("labels", {}), **labels}}} if labels else {}),
     }

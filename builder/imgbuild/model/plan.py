@@ -190,26 +190,38 @@ def _demand(source: Source) -> str:
             return str(source.digest)
 
 
+def _pending_base(definition: ImageDefinition) -> str:
+    base = definition.base
+    rest = "layers" if base.config is not None else "config, its layers"
+    if base.manifest is not None:
+        return f"base {base.manifest}: whether it is an index or a platform manifest, its {rest}"
+    if base.tag is not None:
+        return f"base tag {base.tag}: its digest, its {rest}"
+    return f"base: which one it is (nothing names a tag or a digest), its {rest}"
+
+
+def _pending_source(source: Source) -> str | None:
+    match source:
+        case GitSource():
+            evidence = sorted(set(source.evidence) - set(source.digests))
+            more = f", sha256 of {', '.join(evidence)}" if evidence else ""
+            return f"{'' if source.commit else 'commit, '}tree and content{more}"
+        case WheelSource() | ToolchainSource():
+            known = isinstance(source, WheelSource) and source.digest is not None
+            return f"file name and {'size' if known else 'sha256'} of {source.name} {source.version}"
+        case MemberSource():
+            return "its sha256"
+        case FileSource() | UrlSource() | ImageMemberSource():
+            return "its size" if source.size is None else None
+
+
 def _pending(definition: ImageDefinition, layers: tuple[PlannedLayer, ...]) -> list[str]:
     """What no file of the repository says, in words."""
-    base = definition.base
-    named = base.manifest or f"tag {base.tag}"
-    kind = "whether it is an index or a platform manifest, " if base.manifest is not None else "its digest, "
-    found = [f"base {named}: {kind}its {'layers' if base.config is not None else 'config, its layers'}"]
+    found = [_pending_base(definition)]
     for name, source in definition.sources.items():
-        match source:
-            case GitSource():
-                evidence = sorted(set(source.evidence) - set(source.digests))
-                more = f", sha256 of {', '.join(evidence)}" if evidence else ""
-                found.append(f"source {name}: {'' if source.commit else 'commit, '}tree and content{more}")
-            case WheelSource(digest=Digest()):
-                found.append(f"source {name}: file name and size of {source.name} {source.version}")
-            case WheelSource() | ToolchainSource():
-                found.append(f"source {name}: file name and sha256 of {source.name} {source.version}")
-            case MemberSource():
-                found.append(f"source {name}: its sha256")
-            case FileSource() | UrlSource() | ImageMemberSource() if source.size is None:
-                found.append(f"source {name}: its size")
+        what = _pending_source(source)
+        if what is not None:
+            found.append(f"source {name}: {what}")
     for layer in layers:
         for step_id, step in numbered(layer.name, layer.definition):
             unknown = [path for path in changed_paths(step) if path not in layer.known.get(step_id, {})]

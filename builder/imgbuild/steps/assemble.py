@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from imgbuild.steps.known import KnownLayers
 
 RECEIPT_LAYER = "imgbuild"
-"""Name of the last layer, which holds lock and receipt."""
+"""Name of the last layer, which holds lock and receipt. An image without layers is its base, and has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,8 @@ def assemble(
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )
-    changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
+    if changesets:
+        changesets.append((RECEIPT_LAYER, _receipt_layer(workspace, lock, found, base.manifest.digest)))
     return _write(context, image, lock, base, workspace, changesets, known)
 
 

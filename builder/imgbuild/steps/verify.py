@@ -128,7 +128,7 @@ def _after_structure(
     if view is None:
         findings.extend(unlooked(_TREE_STEPS, tuple(libraries), "image", "its layers could not be read or merged"))
     else:
-        findings.extend(_guarded(5, (), documents, view, lock))
+        findings.extend(_guarded(5, (), documents, view, lock) if image.layers else [])
         findings.extend(files(view, lock))
         findings.extend(_guarded(7, (), packages, view))
         for name in sorted(libraries):
@@ -246,7 +246,7 @@ def _stated_layers(image: ImageInput, found: _Image) -> list[tuple[str, LayerRes
 
 
 def _names(image: ImageInput) -> list[str]:
-    return [*(layer.name for layer in image.layers), RECEIPT_LAYER]
+    return [*(layer.name for layer in image.layers), *([RECEIPT_LAYER] if image.layers else [])]
 
 
 def _digests(layers: tuple[Descriptor, ...], diff_ids: tuple[Digest, ...]) -> str:

@@ -67,7 +67,12 @@ def created(epoch: int) -> str:
 
 
 def expected_documents(image: ImageInput, lock: Lock, base: Base, layers: Layers) -> tuple[bytes, bytes]:
-    """The bytes of config and manifest for layers; both a pure function of their arguments."""
+    """The bytes of config and manifest for layers; both a pure function of their arguments.
+
+    Of an image whose definition has no layers, those of the base.
+    """
+    if not image.layers:
+        return base.config.raw, base.manifest.raw
     definition = image.definition
     config = base.config.extended(
         definition.changes(),

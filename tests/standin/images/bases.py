@@ -22,8 +22,9 @@ NCCL = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
 LABELS = {
     "standin-dsv41": "e087e662ba1ac4ef7747537e2a9141085efd4561",
     "standin-aiden": "da64c5cbb8cf6bfd39be19da43573fdfd484c43a",
+    "standin-vllm": "0123456789abcdef0123456789abcdef01234567",
 }
-"""Tag of a base and the commit of SGLang that its label names, as that of the real one does."""
+"""Tag of a base and the commit that its label names, as that of a real one does."""
 
 _AUTH = """import secrets
 
