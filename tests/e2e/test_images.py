@@ -12,6 +12,7 @@ import pytest
 from imgbuild.adapters.cache import default_folder
 from imgbuild.adapters.store import StagedStore, Store
 from imgbuild.cli import run
+from imgbuild.content.changes import BytesContent
 from imgbuild.content.compression import decompress
 from imgbuild.content.tarstream import EntryType, TarReader
 from imgbuild.digest import Digest
@@ -222,9 +223,27 @@ def test_what_cannot_be_locked_is_refused_with_the_right_words(
             change(site, image)
 
 
+def an_undeclared_requirement(site: Site, _image: str) -> None:
+    path = site.root / "locks/dsv41.toml"
+    text, found, _ = path.read_text().partition("\n# The base force-installs")
+    if found:
+        path.write_text(text)
+
+
+def a_requirement_that_is_met(site: Site, image: str) -> None:
+    metadata = f"{bases.SITE}/torch-2.13.0+cu130.dist-info/METADATA"
+    (old,) = (change for layer in bases.layers() for change in layer if change.path.decode() == metadata)
+    assert isinstance(old.content, BytesContent)
+    layers = bases.layers()
+    layers.append(files({metadata: old.content.data.replace(b"==2.29.7", b"==2.30.7")}))
+    site.other_base(image, layers)
+
+
 @pytest.mark.parametrize(
     ("images", "change", "check"),
     [
+        (ADAPTER, an_undeclared_requirement, "library.nccl.metadata"),
+        (ADAPTER, a_requirement_that_is_met, "library.nccl.accept"),
         (ADAPTER, a_library_without_the_ring, "library.nccl.strings"),
         (ADAPTER, an_extra_library, "library.nccl.provider"),
     ],

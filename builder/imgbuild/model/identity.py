@@ -52,6 +52,7 @@ LIBRARY_CHECKS = (
     "consumer",
     "folder",
     "process",
+    "metadata",
     "accept",
 )
 """The checks of step 8, each as `library.NAME.` and this, once for each library of the definition."""

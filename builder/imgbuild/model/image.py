@@ -165,6 +165,14 @@ class AcceptedVariable(Document, frozen=True, kw_only=True):
     reason: Reason
 
 
+class AcceptedRequirement(Document, frozen=True, kw_only=True):
+    """A distribution that asks for another version of the library's one than is there, accepted with a reason."""
+
+    distribution: str
+    requires: Annotated[str, Meta(min_length=1, description="as its METADATA has it")]
+    reason: Reason
+
+
 class LibraryIdentity(Document, frozen=True, kw_only=True):
     """What a swapped library must be, and that nothing else in the image can be loaded in its place (section 7)."""
 
@@ -182,6 +190,7 @@ class LibraryIdentity(Document, frozen=True, kw_only=True):
         Meta(description="whether files of the image need it by SONAME; none where it is only opened by path"),
     ] = "some"
     accept: list[Accepted] = []
+    metadata: list[AcceptedRequirement] = []
     load_order: Annotated[
         list[ImagePath],
         Meta(description="files that a process opens, in this order; then it must have loaded this library only"),

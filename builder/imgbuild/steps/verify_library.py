@@ -21,6 +21,8 @@ k. After a process has opened the files of `load_order` in the definition, in th
    no other copy (`steps.verify_process`). A file whose need was met in it by this file is no consumer of another one.
 l. Archives that seem to hold a copy (static libraries, wheels) are named, and do not fail: no process loads them.
 m. Every acceptance is still needed.
+n. No distribution asks for another version of the one that owns it than METADATA states, or the definition says why
+   that is right (`steps.verify_requirements`).
 
 Not checked here: dlopen with a path of what `load_order` does not name (content.loader says what is not modelled).
 """
@@ -41,6 +43,7 @@ from imgbuild.steps.base import machine_of
 from imgbuild.steps.verify_copies import Copies
 from imgbuild.steps.verify_loader import Search, needs
 from imgbuild.steps.verify_process import open_in_order
+from imgbuild.steps.verify_requirements import requirements
 from imgbuild.steps.view import digest_of_node
 
 _NO_CONSUMERS = 'if that is so by design, say `consumers = "none"` in the definition'
@@ -107,6 +110,7 @@ class _Gate:
         found.extend(self._consumers(target, copies, process))
         if order:
             found.append(self._process(target, copies, process))
+        found.extend(requirements(self._view, self._name, self._library, target))
         found.extend(copies.unused())
         return found
 
