@@ -61,7 +61,7 @@ def _is_whole(context: Context, name: str, source: SingleSource) -> bool:
     if not cache.has(source.digest, source.size):
         return False
     size = cache.path(source.digest).stat().st_size
-    with context.progress.task(f"hashing {name}", size) as task:
+    with context.progress.task(f"verifying {name}", size) as task:
         try:
             cache.verify(source.digest, size, subject=f"source {name}", advance=task.advance)
         except DigestMismatchError:
