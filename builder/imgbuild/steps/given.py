@@ -9,7 +9,7 @@ import contextlib
 import errno
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from imgbuild.adapters.blobs import bounded, open_regular
 from imgbuild.adapters.durable import storage_errors
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
-
-_Pending: TypeAlias = "PendingFile | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +102,7 @@ def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
             cache.commit(pending, digest, size)
 
 
-def _pieces(one: Given, file: io.FileIO, pending: _Pending, task: Task) -> Iterator[bytes]:
+def _pieces(one: Given, file: io.FileIO, pending: PendingFile | None, task: Task) -> Iterator[bytes]:
     limit = DEFAULT_LIMITS.source_bytes
     left = limit
     pieces = bounded(file, limit)
