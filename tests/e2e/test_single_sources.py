@@ -9,7 +9,7 @@ import pytest
 from imgbuild.cli import run
 
 from tests.support.fault_registry import Answer, CloseInAnswer, Fault, FaultRegistry
-from tests.support.refusals import cached, locked, source
+from tests.support.refusals import cached, forge, locked, source
 from tests.support.remote import Remote, moved
 from tests.support.single import (
     INSIDE,
@@ -116,15 +116,30 @@ def test_plan_says_where_each_is_from(remote: Remote, faulty: FaultRegistry, tmp
         assert (code, digest_of_library(remote.tiny) in step["pin"], word in step["pin"]) == (0, True, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_lock_for_something_else_is_stale_or_refused(
-    remote: Remote, faulty: FaultRegistry, tmp_path: Path, kind: str
+ELSE = [
+    ("file", "digest", "sha256:" + "0" * 64),
+    ("file", "size", 5),
+    ("url", "digest", "sha256:" + "0" * 64),
+    ("url", "url", "https://files.example/x"),
+    ("url", "size", 5),
+    ("image-member", "digest", "sha256:" + "0" * 64),
+    ("image-member", "image", "host.example/team/other@sha256:" + "0" * 64),
+    ("image-member", "path", "/usr/share/above"),
+    ("image-member", "platform", "linux/amd64"),
+]
+
+
+@pytest.mark.parametrize(("kind", "field", "value"), ELSE)
+def test_a_lock_that_was_made_for_something_else_is_refused(
+    remote: Remote, faulty: FaultRegistry, tmp_path: Path, kind: str, field: str, value: Any
 ) -> None:
-    assert remote.run("lock", "tiny", *prepare(remote, faulty, tmp_path, kind))[0] == 0
-    path = remote.tiny.project().lock_path("tiny")
-    value = json.loads(path.read_bytes())
-    source(value, "nccl")["digest"] = "sha256:" + "0" * 64
-    path.write_text(json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n")
+    options = prepare(remote, faulty, tmp_path, kind)
+    remote.tiny.image["sources"]["nccl"]["size"] = len(remote.tiny.new_library)
+    remote.tiny.write_definition()
+    assert remote.run("lock", "tiny", *options)[0] == 0
+    found = locked(remote.tiny)
+    source(found, "nccl")[field] = value
+    forge(remote.tiny, found)
     code, error = remote.run("build", "tiny")
     assert (code, error["code"]) == (3, "DOCUMENT_INVALID")
     assert "pins.sources[nccl]: was made for something else" in error["problem"]

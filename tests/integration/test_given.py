@@ -231,6 +231,20 @@ def test_a_damaged_copy_is_found_when_the_lock_is_made_and_can_be_given_again(
     given = ("--source", f"nccl={operators_file(asked)}")
     assert run(asked, capsys, "lock", "tiny", *given)[0] == 0
     copy(asked).write_bytes(damaged)
+    assert run(asked, capsys, "build", "tiny", *given)[0] == 0
+    assert copy(asked).read_bytes() == asked.new_library
+    copy(asked).write_bytes(damaged)
+    code, error = run(asked, capsys, "build", "tiny", "--offline")
+    assert (code, error["code"]) == (4, "DIGEST_MISMATCH")
+    assert not copy(asked).exists()
+
+
+def test_a_copy_of_another_size_is_named_with_both(asked: Tiny, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ("--source", f"nccl={operators_file(asked)}")
+    assert run(asked, capsys, "lock", "tiny", *given)[0] == 0
+    copy(asked).write_bytes(asked.new_library[:-1])
+    size = len(asked.new_library)
     code, error = run(asked, capsys, "build", "tiny")
     assert (code, error["code"]) == (4, "DIGEST_MISMATCH")
+    assert (error["expected"], error["actual"]) == (f"{digest_of_library(asked)}, {size} bytes", f"{size - 1} bytes")
     assert run(asked, capsys, "build", "tiny", *given)[0] == 0

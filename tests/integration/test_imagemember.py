@@ -185,9 +185,19 @@ def test_of_two_entries_for_one_path_the_one_that_counts_is_taken(shelf: Shelf) 
         shelf.fetch(image.digest, "/a", digest=Digest.of(b"x" * len(WANTED)))
 
 
-def test_a_file_in_the_lowest_layer_without_parents_is_found(shelf: Shelf) -> None:
-    image = shelf.seed(layer(("file", "deep/er/nccl", WANTED)), HIGH)
+@pytest.mark.parametrize(("number", "read"), [(0, [2, 1, 0, 0]), (1, [2, 1, 1]), (2, [2, 2])])
+def test_a_file_without_folders_is_found_in_whatever_layer_it_is(shelf: Shelf, number: int, read: list[int]) -> None:
+    layers = [LOW, HIGH, layer(("file", "else", b"else"))]
+    layers[number] = layer(("file", "deep/er/nccl", WANTED))
+    image = shelf.seed(*layers)
     assert shelf.fetch(image.digest, "/deep/er/nccl") == WANTED
+    assert shelf.read(image) == read
+
+
+def test_a_file_of_the_digest_at_another_path_ends_nothing(shelf: Shelf) -> None:
+    image = shelf.seed(*LAYERS, layer(("file", "elsewhere", WANTED)))
+    assert shelf.fetch(image.digest) == WANTED
+    assert shelf.read(image) == [3, 2, 1, 1]
 
 
 NOT_THERE = [

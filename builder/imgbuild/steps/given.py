@@ -9,7 +9,7 @@ import contextlib
 import errno
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from imgbuild.adapters.blobs import bounded, open_regular
 from imgbuild.adapters.durable import storage_errors
@@ -17,6 +17,7 @@ from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import digest_of
 from imgbuild.errors import ArchiveError, DigestMismatchError, UsageError
 from imgbuild.model.image import SingleSource
+from imgbuild.steps.singlefile import is_whole
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
-
-_Pending: TypeAlias = "PendingFile | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +69,7 @@ def parse_given(definition: ImageDefinition, texts: tuple[str, ...]) -> tuple[Gi
 def take_given(context: Context, given: tuple[Given, ...]) -> None:
     """Put files into the cache under the digests that the definition demands; no second copy of one that is there.
 
-    The copy is what was hashed, also of a file that somebody writes to meanwhile. What is in the cache is not hashed
-    anew: whoever reads it does that.
+    The copy is what was hashed, also of a file that somebody writes to meanwhile. A damaged copy is replaced.
 
     Raises:
         UsageError: there is no such file, or it is a link, a folder, a pipe or a device.
@@ -88,7 +86,7 @@ def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
     cache, wanted = context.cache, one.source
     with contextlib.ExitStack() as stack:
         pending = None
-        if not cache.has(wanted.digest, wanted.size):
+        if not is_whole(context, one.name, wanted):
             pending = stack.enter_context(cache.pending())
         digest, size = digest_of(_pieces(one, file, pending, task))
         if digest != wanted.digest or wanted.size not in {None, size}:
@@ -104,7 +102,7 @@ def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
             cache.commit(pending, digest, size)
 
 
-def _pieces(one: Given, file: io.FileIO, pending: _Pending, task: Task) -> Iterator[bytes]:
+def _pieces(one: Given, file: io.FileIO, pending: PendingFile | None, task: Task) -> Iterator[bytes]:
     limit = DEFAULT_LIMITS.source_bytes
     left = limit
     pieces = bounded(file, limit)

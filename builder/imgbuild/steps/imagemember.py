@@ -4,7 +4,8 @@ Layers are looked through from the top until one is known to have the file; the 
 so. A merged view that somebody published may say it, too. Neither has to be right: only the bytes with the digest that
 was asked for are taken. Where there are none, the view of all layers says why.
 
-Not checked where the file was found: that no layer below leads the path elsewhere by a link, which the bytes survive.
+Not checked where the bytes were found before all layers were looked at: that none of the others, by a link or by a
+file of another name, makes the path another file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from imgbuild import jsontext
 from imgbuild.config import DEFAULT_LIMITS
-from imgbuild.content.node import IMPLICIT
 from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest, digest_of
 from imgbuild.errors import (
@@ -30,7 +30,7 @@ from imgbuild.errors import (
 )
 from imgbuild.model.oci import INDEX_TYPES, Descriptor
 from imgbuild.model.ociindex import Index
-from imgbuild.model.paths import image_path, parents, show
+from imgbuild.model.paths import image_path, show
 from imgbuild.model.reference import Reference
 from imgbuild.steps.base import check_platform, read_config
 from imgbuild.steps.inventories import take_inventories
@@ -228,17 +228,14 @@ class _Search:
                 yield found[1]
 
     def _upper(self, rows: list[tuple[int, Inventory]]) -> Iterator[Node]:
-        """What the upper layers alone say, if all folders of the path are theirs: then no lower layer matters."""
+        """What the upper layers alone say."""
         try:
             tree = _merge(rows)
         except ArchiveError:
             # A hard link to a file of a layer below, say.
             return
         found = tree.resolve(self._path)
-        if found is None or not self._fits(found[1]):
-            return
-        above = [tree.get(path) for path in parents(found[0])]
-        if all(node is not None and node.layer != IMPLICIT for node in above):
+        if found is not None and self._fits(found[1]):
             yield found[1]
 
 

@@ -40,7 +40,7 @@ def fetch_whole(context: Context, name: str, source: SingleSource) -> int:
         RegistryError, BudgetError, StorageError: as fetching says.
     """
     cache = context.cache
-    if not _is_whole(context, name, source):
+    if not is_whole(context, name, source):
         _fetch(context, name, source)
     return cache.path(source.digest).stat().st_size
 
@@ -55,13 +55,13 @@ def have(context: Context, pin: LockedSingle) -> None:
         _fetch(context, pin.name, pin)
 
 
-def _is_whole(context: Context, name: str, source: SingleSource) -> bool:
-    """Whether the cache has the very bytes; a damaged copy is put out of the way."""
+def is_whole(context: Context, name: str, source: SingleSource) -> bool:
+    """Whether the cache has the very bytes, with the size that is demanded; a damaged copy is put out of the way."""
     cache = context.cache
     if not cache.has(source.digest, source.size):
         return False
     size = cache.path(source.digest).stat().st_size
-    with context.progress.task(f"hashing {name}", size) as task:
+    with context.progress.task(f"verifying {name}", size) as task:
         try:
             cache.verify(source.digest, size, subject=f"source {name}", advance=task.advance)
         except DigestMismatchError:
@@ -81,13 +81,28 @@ def _fetch(context: Context, name: str, wanted: _Wanted) -> None:
 
             fetch_member(context, name, wanted, platform=wanted.platform or "")
         case _:
-            raise MissingError(
-                subject,
-                "is a file of the operator's, and is not here",
-                expected=wanted.digest,
-                where=str(context.cache.root),
-                hint=f"give it once: --source {name}=FILE",
-            )
+            raise _not_given(context, name, wanted)
+
+
+def _not_given(context: Context, name: str, wanted: _Wanted) -> MissingError | DigestMismatchError:
+    subject, cache = f"source {name}", context.cache
+    if cache.has(wanted.digest):
+        size = cache.path(wanted.digest).stat().st_size
+        return DigestMismatchError(
+            subject,
+            "is in the cache with another size",
+            expected=f"{wanted.digest}, {wanted.size} bytes",
+            actual=f"{size} bytes",
+            where=str(cache.path(wanted.digest)),
+            hint=f"is that size right? then that copy is damaged: give the file again, --source {name}=FILE",
+        )
+    return MissingError(
+        subject,
+        "is a file of the operator's, and is not here",
+        expected=wanted.digest,
+        where=str(cache.root),
+        hint=f"give it once: --source {name}=FILE",
+    )
 
 
 def _download(context: Context, name: str, wanted: UrlSource | LockedUrl) -> None:

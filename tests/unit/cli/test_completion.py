@@ -10,6 +10,8 @@ from click.shell_completion import ShellComplete
 from imgbuild.cli import group
 from imgbuild.cli.options import complete_output, complete_platform
 
+from tests.support.single import take_from
+
 if TYPE_CHECKING:
     from imgbuild.cli.options import Complete
 
@@ -73,6 +75,14 @@ def test_the_kinds_of_output_are_offered() -> None:
     assert completed(complete_output, "") == ["docker-archive:", "oci-archive:", "oci:"]
     assert completed(complete_output, "oci") == ["oci-archive:", "oci:"]
     assert completed(complete_output, "oci:folder") == []
+
+
+def test_the_sources_that_can_be_given_are_offered(tiny: Tiny) -> None:
+    assert offered("build", "tiny", "--source", "") == []
+    take_from(tiny, kind="file")
+    assert offered("build", "tiny", "--source", "") == ["nccl="]
+    assert offered("lock", "tiny", "--source", "x") == []
+    assert offered("lock", "--source", "") == []
 
 
 def test_platforms_are_offered() -> None:
