@@ -50,7 +50,7 @@ def test_what_was_not_looked_at_is_named_check_by_check() -> None:
     found = unlooked((7, 8), ("b", "a"), "image", "is gone")
     names = [finding.check for finding in found]
     assert names[:3] == ["packages.record", "packages.single", "library.a.digest"]
-    assert len(names) == 2 + 2 * 11
+    assert len(names) == 2 + 2 * 12
     assert {(finding.verdict, finding.required, finding.reason) for finding in found} == {
         (Verdict.NOT_CHECKED, True, "is gone")
     }
