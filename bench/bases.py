@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from bench.synthetic import Corpus, Plan
 
+STANDIN = "standin-base"
 PLAIN = "application/vnd.oci.image.layer.v1.tar"
 GZIP = Family.OCI.layer_gzip
 _LIBRARY_BYTES = 7_550_000_000
@@ -137,9 +138,14 @@ def sized(storage: Storage, standin: Path, name: str, size: int) -> BaseImage:
     return _publish(storage, standin, name, layers)
 
 
-def claimed(storage: Storage, standin: Path, name: str, size: int, layers: int, entries: int = 0) -> BaseImage:
-    """A base of `size` bytes in so many layers, and with so many entries, none of which is anywhere."""
-    found = _copied(storage, standin)
+def claimed(
+    storage: Storage, standin: Path, name: str, size: int, layers: int, entries: int = 0, *, tag: str = STANDIN
+) -> BaseImage:
+    """A base of `size` bytes in so many layers, and with so many entries, none of which is anywhere.
+
+    The lowest layers are those of the image that has `tag` in the store `standin`.
+    """
+    found = _copied(storage, standin, tag)
     count = layers - len(found)
     each = (size - sum(layer.blob.size for layer in found)) // count
     for number in range(count):
@@ -151,7 +157,7 @@ def claimed(storage: Storage, standin: Path, name: str, size: int, layers: int, 
         )
         blob = Descriptor(media_type=GZIP, digest=digest, size=each)
         found.append(Layer(blob=blob, diff_id=diff_id, inventory=inventory))
-    return _publish(storage, standin, name, found)
+    return _publish(storage, standin, name, found, tag=tag)
 
 
 def remember(cache: Cache, base: BaseImage) -> None:
@@ -161,16 +167,16 @@ def remember(cache: Cache, base: BaseImage) -> None:
             cache.keep_inventory(layer.blob, layer.inventory)
 
 
-def _standin(store: Path) -> list[Layer]:
+def _standin(store: Path, tag: str = STANDIN) -> list[Layer]:
     found = Store(store, ledger=Ledger())
-    manifest = found.manifest(found.resolve("standin-base"))
+    manifest = found.manifest(found.resolve(tag))
     config = found.config(manifest.config)
     return [Layer(blob=blob, diff_id=diff_id) for blob, diff_id in zip(manifest.layers, config.diff_ids, strict=True)]
 
 
-def _copied(storage: Storage, standin: Path) -> list[Layer]:
+def _copied(storage: Storage, standin: Path, tag: str = STANDIN) -> list[Layer]:
     store = Store(standin, ledger=Ledger())
-    layers = _standin(standin)
+    layers = _standin(standin, tag)
     for layer in layers:
         target = storage.blob(layer.blob.digest)
         if not target.exists():
@@ -239,9 +245,11 @@ def _link(folder: Path, digest: Digest) -> None:
     path.write_text(str(digest))
 
 
-def _publish(storage: Storage, standin: Path, name: str, layers: list[Layer], files: int = 0) -> BaseImage:
+def _publish(
+    storage: Storage, standin: Path, name: str, layers: list[Layer], files: int = 0, *, tag: str = STANDIN
+) -> BaseImage:
     store = Store(standin, ledger=Ledger())
-    manifest = store.manifest(store.resolve("standin-base"))
+    manifest = store.manifest(store.resolve(tag))
     config: dict[str, Any] = json.loads(store.read(manifest.config.digest, subject="stand-in", max_bytes=MIB))
     config["rootfs"]["diff_ids"] = [str(layer.diff_id) for layer in layers]
     config["history"] += [{"created": config["created"], "created_by": "bench"}] * (len(layers) - len(manifest.layers))

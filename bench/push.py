@@ -31,6 +31,7 @@ from imgbuild.ledger import Ledger
 
 from bench import machine, tools
 from bench.bases import Storage
+from bench.images import images
 from bench.proofs import Bench, bytes_moved, copying, deep, rivalry
 from tests.support.registries import docker_registry
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[1]
-PROOFS = {4: bytes_moved, 5: rivalry, 6: copying, 7: deep}
+PROOFS = {4: bytes_moved, 5: rivalry, 6: copying, 7: deep, 8: images}
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ def main() -> None:
         keys = read_keys(Path(name))
         os.environ["API_KEY"] = ",".join(keys)
         print(f"{len(keys)} keys", flush=True)
-    os.execv("/opt/dsv41/boot.py", ["/opt/dsv41/boot.py", *sys.argv[1:]])
+    os.execv(sys.executable, [sys.executable, "-u", "/opt/dsv41/boot.py", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -83,3 +83,13 @@ def test_every_command_line_in_README_is_one_that_the_program_knows() -> None:
         command = group.get_command(click.Context(group), verb)
         assert command is not None
         command.make_context(verb, words, resilient_parsing=False)
+
+
+def test_the_plan_in_README_is_what_plan_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    sample = README.partition("```text\ndsv41-nvfp4 ")[2].partition("```")[0]
+    assert run(["plan", "dsv41-nvfp4", "--project", str(ROOT)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    shown = ["dsv41-nvfp4 " + sample.splitlines()[0], *sample.splitlines()[1:]]
+    assert [line for line in shown if line.strip() not in {"", "…"} and line not in printed] == []
+    variant = README.partition("```toml\n")[2].partition("```")[0]
+    assert variant == (ROOT / "locks/dsv41-nvfp4.toml").read_text()
