@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from imgbuild.cli import run
 from imgbuild.digest import Digest
 
-from tests.support.refusals import commit_again, locked, relock
+from tests.support.refusals import commit_again, forge, locked, relock, source
 from tests.support.tiny import FILES, FIRST_PATCH, SECOND_PATCH, Tiny, only_own_wheels
 
 if TYPE_CHECKING:
@@ -206,9 +207,10 @@ def test_a_file_that_is_not_what_upstream_says_is_refused_with_both_digests(
 def test_a_state_between_two_patches_that_upstream_does_not_name_is_refused(
     patched: Tiny, go: Callable[..., tuple[int, Any]]
 ) -> None:
-    row = patched.files["tiny-app/states.toml"].decode().splitlines()[0]
-    first, middle, last = json.loads(row.partition(" = ")[2])
-    patched.files["tiny-app/states.toml"] = _states({"app/auth.py": [first, last, middle]})
+    rows = patched.files["tiny-app/states.toml"].decode().splitlines()
+    named = {json.loads(row.partition(" = ")[0]): json.loads(row.partition(" = ")[2]) for row in rows}
+    first, middle, last = named["app/auth.py"]
+    patched.files["tiny-app/states.toml"] = _states({**named, "app/auth.py": [first, last, middle]})
     error = refused(patched, go)
     assert "is not what upstream says it to be after patch patches/1.patch of source adapter" in error["problem"]
     assert (error["expected"], error["actual"]) == (last, middle)
@@ -246,11 +248,109 @@ def test_a_pinned_commit_is_not_moved(patched: Tiny, go: Callable[..., tuple[int
     assert (code, error["problem"]) == (2, "has nothing to move: the definition pins the commit")
 
 
-@pytest.mark.parametrize("text", [b"", b'"app/auth.py" = ["absent"]', b'"app/auth.py" = "absent"', b"x = [1, 2]", b"["])
-def test_a_file_of_states_that_says_nothing_sensible_is_refused_or_says_nothing(
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b'"app/auth.py" = ["absent"]',
+        b'"app/auth.py" = "absent"',
+        b"x = [1, 2]",
+        b"[",
+        b'"app/auth.py" = ["absent", "absent"]',
+    ],
+)
+def test_a_file_of_states_that_does_not_name_just_the_files_of_the_step_is_refused(
     patched: Tiny, go: Callable[..., tuple[int, Any]], text: bytes
 ) -> None:
     patched.files["tiny-app/states.toml"] = text
     patched.write()
-    code, _ = go("lock", "tiny", "--offline")
-    assert code == (0 if not text else 3)
+    assert go("lock", "tiny", "--offline")[0] == 3
+
+
+def test_a_stage_that_upstream_has_and_the_step_lacks_is_refused(
+    patched: Tiny, go: Callable[..., tuple[int, Any]]
+) -> None:
+    patched.layers["tiny-app"][0]["stages"] = ["patches/1.patch"]
+    patched.layers["tiny-app"][0]["files"] = ["app/auth.py"]
+    rows = patched.files["tiny-app/states.toml"].decode().splitlines(keepends=True)
+    patched.files["tiny-app/states.toml"] = "".join(row for row in rows if "auth" in row).encode()
+    assert refused(patched, go)["problem"] == "is not in the last state that upstream names"
+
+
+@pytest.mark.parametrize("name", ["boot.py", "patches/1.patch"])
+def test_digests_of_single_files_that_an_edited_lock_has_are_compared_with_the_commit(
+    patched: Tiny, go: Callable[..., tuple[int, Any]], name: str
+) -> None:
+    relock(patched, "adapter")
+    value = locked(patched)
+    del value["result"]
+    source(value, "adapter")["evidence"][name] = f"sha256:{'1' * 64}"
+    forge(patched, value)
+    for words in (["build", "tiny"], ["lock", "tiny", "--complete"]):
+        code, error = go(*words, "--offline")
+        assert code in {3, 4}, words
+        assert name in json.dumps(error) or "made for something else" in json.dumps(error)
+
+
+def test_a_wheel_that_is_known_by_another_digest_is_refused(tiny: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    helper = {"kind": "wheel", "name": "helper", "version": "1.0", "platforms": ["any"], "python": "3.12"}
+    right = source(locked(tiny), "helper")["digest"]
+    tiny.image["sources"] = {"helper": {**helper, "digest": right}}
+    tiny.write()
+    assert go("lock", "tiny")[0] == 0
+    tiny.image["sources"] = {"helper": {**helper, "digest": f"sha256:{'1' * 64}"}}
+    tiny.write()
+    code, error = go("lock", "tiny")
+    assert (code, error["problem"]) == (4, "is another file than the definition knows")
+    assert (error["expected"], error["actual"]) == (f"sha256:{'1' * 64}", right)
+
+
+def test_outputs_of_stand_ins_take_no_other_name(tiny: Tiny, go: Callable[..., tuple[int, Any]], stand_in: str) -> None:
+    assert go("lock", "tiny", "--stand-in", stand_in)[0] == 0
+    for name in ("docker.io/library/tiny:real", "localhost/other:stand-in-tiny", "localhost/tiny:tiny"):
+        words = ["--output", f"docker-archive:{tiny.root}/x.tar:{name}", "--offline"]
+        code, error = go("build", "tiny", "--stand-in", stand_in, *words)
+        assert (code, error["problem"]) == (2, "names an image with stand-ins")
+    assert go("build", "tiny", "--stand-in", stand_in, "--output", f"oci:{tiny.root}/x:tiny", "--offline")[0] == 2
+    words = ["--output", f"docker-archive:{tiny.root}/x.tar", "--offline"]
+    assert go("build", "tiny", "--stand-in", stand_in, *words)[0] == 0
+
+
+@pytest.mark.parametrize("line", ["sources = 5", "sources = [1]", "tags = 5", "config = 5", "config.labels = 5"])
+def test_a_definition_of_the_wrong_shape_is_refused_with_stand_ins_as_without(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], stand_in: str, line: str
+) -> None:
+    path = tiny.root / "locks/tiny.toml"
+    value = tomllib.loads(path.read_text())
+    key = line.partition(" ")[0].partition(".")[0]
+    rest = "".join(f"{name} = {json.dumps(item)}\n" for name, item in value.items() if isinstance(item, str | int))
+    path.write_text(f"{rest.replace(f'{key} =', '#')}{line}\n")
+    for words in ([], ["--stand-in", stand_in]):
+        code, error = go("plan", "tiny", *words)
+        assert (code, error["code"]) == (3, "DOCUMENT_INVALID")
+
+
+def test_a_parent_of_another_schema_is_refused_and_a_chain_ends(tiny: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
+    (tiny.root / "locks/other.toml").write_text(VARIANT)
+    path = tiny.root / "locks/tiny.toml"
+    text = path.read_text()
+    path.write_text(text.replace("imgbuild/image/v1", "imgbuild/image/v9"))
+    code, error = go("plan", "other")
+    assert (code, error["subject"]) == (3, "locks/tiny.toml")
+    path.write_text(text)
+    for number in range(20):
+        parent = "tiny" if not number else f"v{number - 1}"
+        text = VARIANT.replace('"tiny"', f'"{parent}"').replace('name = "other"', f'name = "v{number}"')
+        (tiny.root / f"locks/v{number}.toml").write_text(text)
+    assert go("plan", "v7")[0] == 0
+    code, error = go("plan", "v19")
+    assert (code, "leads on and on" in error["message"]) == (3, True)
+
+
+def test_the_way_a_folder_of_stand_ins_is_written_does_not_matter(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], stand_in: str
+) -> None:
+    assert go("lock", "tiny", "--stand-in", f"{tiny.root}/layers/../stand-ins")[0] == 0
+    (tiny.root / "link").symlink_to("stand-ins")
+    code, built = go("build", "tiny", "--stand-in", f"{tiny.root}/link", "--offline")
+    assert (code, built["tags"]) == (0, ["stand-in-tiny"])

@@ -197,8 +197,13 @@ def test_a_folder_with_other_things_is_no_layout_and_is_left_alone(here: Remote)
 def test_a_file_that_is_no_archive_is_left_alone_and_an_archive_is_replaced(here: Remote) -> None:
     Path("thesis.tex").write_bytes(b"\\documentclass{book}" * 100)
     code, found = here.run("build", "tiny", "--output", "oci-archive:thesis.tex")
-    assert (code, found["code"], found["problem"]) == (2, "USAGE", "is there and is no tar archive")
+    assert (code, found["code"], found["problem"]) == (2, "USAGE", "is there and is no archive of an image")
     assert Path("thesis.tex").read_bytes().startswith(b"\\documentclass")
+    with tarfile.open("backup.tar", "w") as archive:
+        archive.add("thesis.tex")
+    assert here.run("build", "tiny", "--output", "docker-archive:backup.tar")[0] == 2
+    with tarfile.open("backup.tar") as archive:
+        assert archive.getnames() == ["thesis.tex"]
     Path("old.tar").write_bytes(b"")
     for _ in range(2):
         assert here.run("build", "tiny", "--output", "oci-archive:old.tar")[0] == 0
@@ -293,7 +298,7 @@ def test_a_blob_that_is_damaged_after_the_verification_leaves_no_output(
 
 def test_a_file_that_was_there_stays_until_the_new_one_is_whole(here: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     with tarfile.open("a.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("the old one"))
+        archive.addfile(tarfile.TarInfo("oci-layout"))
     old = Path("a.tar").read_bytes()
     with monkeypatch.context() as changed:
         restore = damaged_after_verification(here, changed)

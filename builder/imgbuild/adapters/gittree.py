@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from imgbuild.adapters.giturl import shown
 from imgbuild.config import DEFAULT_LIMITS, GIB, MIB, Limits
 from imgbuild.digest import Digest
-from imgbuild.errors import ArchiveError, FactMismatchError, MissingError, StepError
+from imgbuild.errors import ArchiveError, FactMismatchError, StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,10 +104,10 @@ class GitTree:
         self.close()
 
     def file(self, path: str, *, subject: str) -> GitFile:
-        """A regular file by its path; a `MissingError` about the source `subject` where there is none."""
+        """A regular file by its path; a `StepError` about the source `subject` where there is none."""
         item = next((item for item in self.files if item.path == path.encode()), None)
         if item is None or item.target is not None:
-            raise MissingError(f"source {subject}", "has no such file", expected=path, where=f"commit {self.commit}")
+            raise StepError(f"source {subject}", "has no such file", expected=path, where=f"commit {self.commit}")
         return item
 
     def close(self) -> None:

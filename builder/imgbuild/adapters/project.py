@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, InputError, LockVersionError, UsageError
+from imgbuild.model.decode import require_schema
+from imgbuild.model.image import SCHEMA as IMAGE_SCHEMA
 from imgbuild.model.image import ImageDefinition, parse_image
 from imgbuild.model.inherit import inherit, stand_in
 from imgbuild.model.layer import LayerDefinition, Patch, numbered, own_files, parse_layer, parse_states
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _FILE_BYTES = DEFAULT_LIMITS.text_bytes
+_EXTENDS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +51,18 @@ class ImageInput:
     definition: ImageDefinition
     layers: tuple[LayerInput, ...]
     inputs: tuple[Input, ...]
-    stand_in: bool = False
-    """Whether base and sources are not those that the definition names."""
+    stand_in: str | None = None
+    """The folder of what replaces base and sources, from the root on; None where those of the definition are meant."""
+
+    @property
+    def lock_file(self) -> str:
+        """The file of the lock, as errors name it."""
+        return f"{self.stand_in or 'locks'}/{self.definition.name}.lock.json"
+
+    @property
+    def words(self) -> str:
+        """What names this image on the command line."""
+        return self.definition.name + (f" --stand-in {self.stand_in}" if self.stand_in is not None else "")
 
     @property
     def inputs_digest(self) -> Digest:
@@ -84,9 +97,11 @@ class Project:
 
     def standing_in(self, folder: Path) -> Project:
         """The same project with stand-ins from a folder of it; a `UsageError` if it is elsewhere."""
-        if not folder.resolve().is_relative_to(self.root.resolve()):
+        root, real = self.root.resolve(), folder.resolve()
+        if not real.is_relative_to(root):
             raise UsageError(f"--stand-in {folder}", "is not below the project's folder", where=str(self.root))
-        return Project(self.root, folder)
+        # By one name, however it was written: the names of its files are in the lock.
+        return Project(self.root, self.root / real.relative_to(root))
 
     def images(self) -> tuple[str, ...]:
         """The names of all definitions."""
@@ -103,9 +118,11 @@ class Project:
             )
         inputs: list[Input] = []
         value = self._definition(image, inputs, ())
+        # Whatever is wrong may be so in a file that it extends.
+        subject = " with ".join(file.name for file in inputs)
+        definition = parse_image(value, subject=subject)
         if self.stand_in is not None:
-            value = self._replaced(value, image, inputs)
-        definition = parse_image(value, subject=f"locks/{image}.toml")
+            definition = parse_image(self._replaced(value, image, inputs), subject=subject)
         if definition.name != image:
             raise DocumentError(
                 f"locks/{image}.toml", (f"name: is {definition.name!r}; the file's name says {image!r}",)
@@ -117,27 +134,30 @@ class Project:
             definition=definition,
             layers=layers,
             inputs=tuple(inputs),
-            stand_in=self.stand_in is not None,
+            stand_in=None if self.stand_in is None else str(self.stand_in.relative_to(self.root)),
         )
 
-    def _definition(self, image: str, inputs: list[Input], below: tuple[str, ...]) -> Any:
+    def _definition(self, image: str, inputs: list[Input], below: tuple[str, ...]) -> dict[str, Any]:
         """The parsed file of an image, with what it extends; each file that was read is added to `inputs`."""
         subject = f"locks/{image}.toml"
         raw = self._read(self.root / "locks" / f"{image}.toml")
         inputs.append(Input(name=subject, digest=Digest.of(raw)))
-        value = _toml(raw, subject)
+        value: dict[str, Any] = _toml(raw, subject)
+        require_schema(value, IMAGE_SCHEMA, subject=subject)
         parent = value.get("extends")
         if parent is None:
             return value
         chain = (*below, image)
         if parent in chain:
             raise DocumentError(subject, (f"extends: leads in a circle: {' -> '.join((*chain, parent))}",))
+        if len(chain) > _EXTENDS:
+            raise DocumentError(subject, (f"extends: leads on and on; at most {_EXTENDS} images extend each other",))
         if parent not in self.images():
             known = ", ".join(name for name in self.images() if name != image)
             raise DocumentError(subject, (f"extends: there is no image {parent!r}; there are {known or 'no others'}",))
         return inherit(self._definition(parent, inputs, chain), value)
 
-    def _replaced(self, value: Any, image: str, inputs: list[Input]) -> Any:
+    def _replaced(self, value: dict[str, Any], image: str, inputs: list[Input]) -> dict[str, Any]:
         assert self.stand_in is not None  # noqa: S101 - asked before
         path = self.stand_in / f"{image}.toml"
         raw = self._read(path)
@@ -169,7 +189,8 @@ class Project:
         lock = self.lock(image)
         if lock is None:
             path = self.lock_path(image).relative_to(self.root)
-            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {image}`")
+            folder = "" if self.stand_in is None else f" --stand-in {self.stand_in.relative_to(self.root)}"
+            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {image}{folder}`")
         return lock
 
     def _check_layers(self, definition: ImageDefinition) -> None:
@@ -197,16 +218,14 @@ class Project:
                 files[file] = self._read(folder / file)
                 inputs.append(Input(name=f"layers/{name}/{file}", digest=Digest.of(files[file])))
         named = {step.states for step in definition.step if isinstance(step, Patch) and step.states is not None}
-        states = {file: found for file in sorted(named) if (found := self._states(name, file, files[file], inputs))}
+        states = {file: self._states(name, file, files[file], inputs) for file in sorted(named)}
         return LayerInput(name=name, definition=definition, files=files, states=states)
 
     def _states(self, layer: str, file: str, raw: bytes, inputs: list[Input]) -> dict[str, tuple[str, ...]]:
-        """The states that a layer's file names; of stand-ins, those of `LAYER.FILE` beside them, if it is there."""
+        """The states that a layer's file names; of stand-ins, those of `LAYER.FILE` beside them."""
         subject = f"layers/{layer}/{file}"
         if self.stand_in is not None:
             path = self.stand_in / f"{layer}.{file.replace('/', '.')}"
-            if not path.exists():
-                return {}
             raw, subject = self._read(path), str(path.relative_to(self.root))
             inputs.append(Input(name=subject, digest=Digest.of(raw)))
         return parse_states(_toml(raw, subject), subject=subject)

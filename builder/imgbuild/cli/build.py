@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from imgbuild.adapters.registry.repository import Repository
     from imgbuild.cli.render import Output
     from imgbuild.cli.results import BuildBody, LoadedBody, OutputBody, PushedBody, RelockedBody, ReplacedBody
-    from imgbuild.model.image import ImageDefinition
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.build import BuildOutcome, Relock
     from imgbuild.steps.context import Context
@@ -79,7 +78,7 @@ def command(
     # What is refused by these leaves no trace.
     files = parse_given(inputs.definition, given)
     destination = _destination(context, push, tags, inputs, dry_run=dry_run)
-    places = _outputs(outputs, inputs.definition)
+    places = _outputs(outputs, inputs)
     take_given(context, files)
     stated = None if old is None else old.result
     with (
@@ -152,7 +151,7 @@ def _destination(
 
 
 def _check_stand_in(repository: Repository, tags: tuple[str, ...]) -> None:
-    """What is made with stand-ins leaves this machine under no name, and goes here by no other one than its own."""
+    """What is made with stand-ins goes to registries of this machine only, and by no other tags than its own."""
     from imgbuild.errors import UsageError  # noqa: PLC0415
     from imgbuild.model.inherit import STAND_IN_PREFIX  # noqa: PLC0415
 
@@ -165,12 +164,20 @@ def _check_stand_in(repository: Repository, tags: tuple[str, ...]) -> None:
         raise UsageError("--tag", "names an image with stand-ins", expected=f"{STAND_IN_PREFIX}…", actual=wrong[0])
 
 
-def _outputs(texts: tuple[str, ...], definition: ImageDefinition) -> tuple[Target, ...]:
+def _outputs(texts: tuple[str, ...], inputs: ImageInput) -> tuple[Target, ...]:
     if not texts:
         return ()
+    from imgbuild.errors import UsageError  # noqa: PLC0415
+    from imgbuild.model.inherit import STAND_IN_PREFIX  # noqa: PLC0415
     from imgbuild.steps.export import parse_outputs  # noqa: PLC0415
 
-    return parse_outputs(texts, image=definition.name, tags=tuple(definition.tags))
+    definition = inputs.definition
+    found = parse_outputs(texts, image=definition.name, tags=tuple(definition.tags))
+    own = (STAND_IN_PREFIX, f"localhost/{definition.name}:{STAND_IN_PREFIX}")
+    wrong = [name for target in found for name in target.names if inputs.stand_in and not name.startswith(own)]
+    if wrong:
+        raise UsageError("--output", "names an image with stand-ins", expected=f"{STAND_IN_PREFIX}…", actual=wrong[0])
+    return found
 
 
 @contextlib.contextmanager

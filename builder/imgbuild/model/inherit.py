@@ -16,6 +16,8 @@ STAND_IN_SCHEMA = "imgbuild/stand-in/v1"
 STAND_IN_PREFIX = "stand-in-"
 """Of every tag of an image that is made with stand-ins."""
 STAND_IN_LABEL = "imgbuild.stand-in"
+_DEPTH = 8
+"""tables within each other."""
 OWN = ("extends", "name", "title", "tags")
 """What a variant says for itself: what it is, and its tags, which would move the other image's."""
 
@@ -28,31 +30,29 @@ class StandIn(Document, frozen=True, kw_only=True):
     sources: dict[Name, Source] = {}
 
 
-def inherit(parent: Any, child: Any) -> Any:
+def inherit(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
     """A definition that extends another one: tables are added to, key by key; everything else is replaced.
 
     A source of another kind replaces the other one's as a whole. Nothing can be taken away.
     """
-    if not isinstance(parent, dict) or not isinstance(child, dict):
-        return child
-    return {**{key: value for key, value in parent.items() if key not in OWN}, **_merged(parent, child)}
+    return {**{key: value for key, value in parent.items() if key not in OWN}, **_merged(parent, child, _DEPTH)}
 
 
-def _merged(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
-    return {key: _value(parent.get(key), value) for key, value in child.items()}
+def _merged(parent: dict[str, Any], child: dict[str, Any], depth: int) -> dict[str, Any]:
+    return {key: _value(parent.get(key), value, depth) for key, value in child.items()}
 
 
-def _value(parent: Any, child: Any) -> Any:
-    if not isinstance(parent, dict) or not isinstance(child, dict) or parent.get("kind") != child.get("kind"):
-        return child
-    return {**parent, **_merged(parent, child)}
+def _value(parent: Any, child: Any, depth: int) -> Any:
+    tables = isinstance(parent, dict) and isinstance(child, dict) and parent.get("kind") == child.get("kind")
+    # No definition has tables so deep; what has is refused when it is checked as a whole.
+    return {**parent, **_merged(parent, child, depth - 1)} if tables and depth else child
 
 
-def stand_in(definition: Any, value: Any, *, subject: str) -> Any:
+def stand_in(definition: dict[str, Any], value: Any, *, subject: str) -> dict[str, Any]:
     """A definition with its base and some sources replaced, so that its name, tags and labels say so.
 
     Args:
-        definition: parsed TOML, whole.
+        definition: parsed TOML, whole, and found to be a definition.
         value: parsed TOML of the stand-ins.
         subject: the file of the stand-ins, for errors.
 

@@ -168,7 +168,7 @@ def parse_states(value: Any, *, subject: str) -> dict[str, tuple[str, ...]]:
     """From parsed TOML to the states of files, relative to the root of their step: from the preimage on.
 
     Raises:
-        DocumentError: it is something else, or a state is neither a sha256 nor `absent`.
+        DocumentError: it is something else, or a state is neither a sha256, `absent` nor `link:` and its target.
     """
     found = convert(value, dict[str, Annotated[list[State], Meta(min_length=2)]], subject=subject)
     return {path: tuple(states) for path, states in found.items()}

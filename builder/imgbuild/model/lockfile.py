@@ -269,7 +269,9 @@ def _contradictions(lock: Lock) -> list[str]:
     wheels = {source.name: source.digest for source in lock.pins.sources if isinstance(source, LockedWheel)}
     urls = [source for source in lock.pins.sources if isinstance(source, LockedUrl)]
     members = [source for source in lock.pins.sources if isinstance(source, LockedMember)]
+    same = lock.pins.base.index == lock.pins.base.manifest
     return [
+        *(["pins.base.index: is the digest of the manifest"] if same else []),
         *(f"pins.files: {step} {path} stands twice" for (step, path), count in sorted(rows.items()) if count > 1),
         *(
             f"pins.sources[{member.name}].wheel_digest: is not the digest of {member.wheel!r}"

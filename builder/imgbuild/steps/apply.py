@@ -31,8 +31,10 @@ from imgbuild.model.layer import (
 )
 from imgbuild.model.lockfile import ABSENT
 from imgbuild.model.paths import image_path, show
+from imgbuild.model.receipt import FOLDER
 from imgbuild.steps import change
 from imgbuild.steps.workspace import Attributes
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from imgbuild.adapters.gitsource import GitFile
@@ -145,13 +147,13 @@ def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
 def _notice(pin: LockedGit, step: GitTree, epoch: int) -> bytes:
     """Whose files these are, where the source is, and that the work was changed, with a date (AGPL-3.0, section 5a)."""
     date = dt.datetime.fromtimestamp(epoch, dt.UTC).date().isoformat()
-    chosen = f"those that match {', '.join(step.include)}" if step.include else "all"
-    left_out = f", without {', '.join(step.exclude)}" if step.exclude else ""
+    chosen = f"those that match {printable(', '.join(step.include))}" if step.include else "all"
+    left_out = f", without {printable(', '.join(step.exclude))}" if step.exclude else ""
     folder = f" of {step.prefix}" if step.prefix else ""
     licence = f"{step.path}/{posixpath.basename(step.licence)}" if step.licence else "see the source"
     return (
-        f"The files below {step.path} are of another project.\n\n"
-        f"source   {pin.repository}\n"
+        f"Below {step.path} are files of another project.\n\n"
+        f"source   {printable(pin.repository)}\n"
         f"commit   {pin.commit}\n"
         f"files    {chosen}{folder}{left_out}\n"
         f"licence  {licence}\n\n"
@@ -256,6 +258,8 @@ def _put(work: Work, path: bytes, data: bytes, attributes: Attributes, *, replac
     workspace = work.workspace
     real = workspace.real_path(path, where=step_id)
     old = workspace.tree.get(real)
+    if real.startswith(FOLDER + b"/"):
+        raise StepError(f"file {show(real)}", "is in the folder of imgbuild's own lock and receipt", where=step_id)
     if not replaces:
         if old is not None:
             raise StepError(

@@ -19,6 +19,7 @@ from imgbuild.model.oci import Descriptor
 from imgbuild.model.receipt import RECEIPT_PATH, lock_path
 from imgbuild.steps.apply import Work, apply_layer
 from imgbuild.steps.base import Base, machine_of, open_base
+from imgbuild.steps.basepin import check_index
 from imgbuild.steps.check import check_image
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_file
@@ -82,6 +83,7 @@ def assemble(
     facts = lock.facts
     read = frozenset(preimages(image, lock).values())
     base = open_base(context, lock.pins.base, platform=lock.platform, facts=facts, preimages=read)
+    check_index(context, image.definition, lock.pins.base)
     check_labels(image, base)
     expected = None if derive else {(row.step, row.path): tuple(row.states) for row in lock.pins.files}
     workspace = Workspace(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import MissingError, OfflineMissError, UnpinnedError, UsageError
+from imgbuild import jsontext
+from imgbuild.errors import FactMismatchError, LayoutError, MissingError, OfflineMissError, UnpinnedError, UsageError
 from imgbuild.model.lockfile import LockedBase
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.model.ociindex import Index
@@ -63,6 +64,45 @@ def resolve_base(context: Context, definition: ImageDefinition, reference: Refer
     )
 
 
+def check_index(context: Context, definition: ImageDefinition, pin: LockedBase) -> None:
+    """Where a definition demands an index, refuse a pin whose manifest is not the one that this index has.
+
+    The lock says which manifest of it is meant, and somebody may have edited it.
+
+    Raises:
+        FactMismatchError: the index has another manifest of the platform, or the pin names no index.
+        LayoutError: what has that digest is no index, or one without exactly one manifest of the platform.
+        OfflineMissError, MissingError, RegistryError: the index cannot be had.
+    """
+    wanted = definition.base.manifest
+    if wanted in {None, pin.manifest}:
+        return
+    subject = f"index {wanted} of {pin.reference}"
+    raw = None if wanted is None else context.cache.get(wanted)
+    if raw is None:
+        found = _find(context, definition, wanted or "")
+        raw = None if found[0] is None or wanted is None else context.cache.get(wanted)
+    if raw is None:
+        raise LayoutError(subject, "is no index, and not the manifest that the lock pins", actual=str(pin.manifest))
+    index = Index.parse(raw, media_type=_media_type(raw, subject), subject=subject)
+    chosen = index.select(definition.platform, subject=subject).descriptor.digest
+    if chosen != pin.manifest:
+        raise FactMismatchError(
+            subject,
+            f"has another manifest for {definition.platform} than the lock pins",
+            expected=chosen,
+            actual=pin.manifest,
+            hint=f"was the lock edited? take that back, or run `imgbuild lock {definition.name} --update base`",
+        )
+
+
+def _media_type(raw: bytes, subject: str) -> str:
+    value = jsontext.loads(raw, subject=subject)
+    stated = value.get("mediaType") if isinstance(value, dict) else None
+    # Only OCI lets an index leave it out (image-spec, `image-index.md`).
+    return stated if isinstance(stated, str) else INDEX_TYPES[0]
+
+
 def _find(context: Context, definition: ImageDefinition, name: Digest | str) -> tuple[Digest | None, Descriptor]:
     """The index, if there is one, and the manifest of the platform."""
     try:
@@ -76,6 +116,8 @@ def _find(context: Context, definition: ImageDefinition, name: Digest | str) -> 
     if found.descriptor.media_type not in INDEX_TYPES:
         return None, found.descriptor
     subject = f"index {found.descriptor.digest} of {definition.base.reference}"
+    # Kept, so that a build without network can see which manifest it has.
+    context.cache.keep(found.descriptor.digest, found.raw)
     index = Index.parse(found.raw, media_type=found.descriptor.media_type, subject=subject)
     return found.descriptor.digest, index.select(definition.platform, subject=subject).descriptor
 

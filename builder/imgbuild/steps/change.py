@@ -62,6 +62,7 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
                 actual=show(name)[1:],
                 hint="take the file out of `files` of the step, or name the patch that touches it in `stages`",
             )
+        _check_known(layer, step, name, states[name], f"step {step_id}", final=True)
         _write_text(work, real, contents[name], step, step_id)
         workspace.expect(step_id, real, tuple(states[name]), final=True)
 
@@ -79,13 +80,25 @@ def _stages(work: Work, layer: LayerInput, step: Patch) -> Iterator[tuple[str, b
         )
 
 
-def _check_known(layer: LayerInput, step: Patch, name: bytes, states: list[str], subject: str) -> None:
-    """Refuse a state of a file that upstream says to be another one."""
-    if step.states is None or step.states not in layer.states:
+def _check_known(
+    layer: LayerInput, step: Patch, name: bytes, states: list[str], subject: str, *, final: bool = False
+) -> None:
+    """Refuse a state of a file that upstream says to be another one; in the end, also one that is missing."""
+    if step.states is None:
         return
-    known = layer.states[step.states].get(name.decode("utf-8", "backslashreplace"))
-    if known is not None and tuple(states) != known[: len(states)]:
-        number = len(states)
+    # That the paths are those of the step, was looked at before (`steps.check`).
+    known = layer.states[step.states][name.decode("utf-8", "backslashreplace")]
+    number = len(states)
+    if final and number < len(known):
+        raise FactMismatchError(
+            f"file {show(name)[1:]}",
+            "is not in the last state that upstream names",
+            expected=known[-1],
+            actual=states[-1],
+            where=f"layers/{layer.name}/{step.states}",
+            hint="is a patch missing among the stages of the step?",
+        )
+    if tuple(states) != known[:number]:
         raise FactMismatchError(
             f"file {show(name)[1:]}",
             "is not what upstream says it to be" + (" before the first patch" if number == 1 else f" after {subject}"),

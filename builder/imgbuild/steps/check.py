@@ -48,7 +48,7 @@ def _problems(image: ImageInput) -> Iterator[tuple[str, list[str]]]:
                 problems.append(f"sources.{name}.licence: {error}")
     yield f"locks/{image.definition.name}.toml", problems
     for layer in image.layers:
-        yield f"layers/{layer.name}/layer.toml", _absent_sources(image, layer)
+        yield f"layers/{layer.name}/layer.toml", [*_absent_sources(image, layer), *_other_states(layer)]
 
 
 def _absent_sources(image: ImageInput, layer: LayerInput) -> list[str]:
@@ -71,6 +71,15 @@ def _absent_sources(image: ImageInput, layer: LayerInput) -> list[str]:
 
 def _words(kind: _Kind) -> str:
     return " or ".join(str(one.__struct_config__.tag) for one in get_args(kind) or (kind,))
+
+
+def _other_states(layer: LayerInput) -> Iterator[str]:
+    """Files of states that do not name just the files of their step."""
+    for step_id, step in numbered(layer.name, layer.definition):
+        if isinstance(step, Patch) and step.states is not None:
+            other = sorted(set(step.files) ^ layer.states[step.states].keys())
+            if other:
+                yield f"step {step_id}: {step.states} and `files` differ: {', '.join(other)}"
 
 
 def _needs(step: Step) -> Iterator[tuple[str, _Kind]]:

@@ -7,6 +7,7 @@ and an archive is a pending file until its last byte is on the disk.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import stat
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from imgbuild.adapters.blobs import open_regular
 from imgbuild.adapters.durable import PendingFile, storage_errors
 from imgbuild.adapters.store import Store
-from imgbuild.content.archive import archive, archive_size
+from imgbuild.content.archive import archive, archive_size, member_names
 from imgbuild.digest import Digest, chunks
 from imgbuild.errors import DigestMismatchError, InputError, InternalError, LayoutError, StorageError, UsageError
 from imgbuild.ledger import Ledger
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 OutputKind = Literal["oci", "oci-archive", "docker-archive"]
 _KINDS: tuple[OutputKind, ...] = get_args(OutputKind)
 _FORMS = "oci:DIR[:TAG], oci-archive:FILE[:TAG] or docker-archive:FILE[:HOST/REPOSITORY:TAG]"
-_TAR_MAGIC = 257
-"""bytes before the magic of a tar header (POSIX `pax`)."""
+_IMAGE_FILES = {b"oci-layout", b"manifest.json"}
+_MEMBERS = 20_000
+"""members of an archive that are looked at; nothing of them is read."""
 _ELSEWHERE = "choose another place with --output"
 _ROOM = "free some space there, or choose a place on another disk with --output"
 
@@ -150,12 +152,14 @@ def _foreign_folder(path: Path, mode: int) -> str | None:
 def _foreign_file(path: Path, found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return "is no regular file"
+    if not found.st_size:
+        return None
     try:
         with open_regular(path) as stream:
-            head = stream.read(_TAR_MAGIC + 5)
+            names = set(itertools.islice(member_names(stream), _MEMBERS))
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    return None if not head or head[_TAR_MAGIC:] == b"ustar" else "is no tar archive"
+    return None if names & _IMAGE_FILES else "is no archive of an image"
 
 
 def export(image: Image, outputs: Iterable[Target], progress: Progress) -> tuple[Exported, ...]:

@@ -66,6 +66,7 @@ class Sources:
                     actual=actual,
                     where=f"commit {pin.commit}",
                 )
+            _check_evidence(pin, tree)
             self._trees[name] = tree
         return pin, self._trees[name]
 
@@ -149,6 +150,20 @@ class Sources:
                 actual=None if found is None else found.__struct_config__.tag,
             )
         return found
+
+
+def _check_evidence(pin: LockedGit, tree: GitTree) -> None:
+    """Refuse digests of single files that are not those of the commit."""
+    for path, digest in sorted(pin.evidence.items()):
+        actual = Digest.of(tree.file(path, subject=pin.name).read())
+        if actual != digest:
+            raise FactMismatchError(
+                f"source {pin.name}",
+                "has another file than the lock",
+                expected=digest,
+                actual=actual,
+                where=f"{path}, commit {pin.commit}",
+            )
 
 
 def _member_key(pin: LockedMember) -> Digest:

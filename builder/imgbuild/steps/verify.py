@@ -32,6 +32,7 @@ from imgbuild.model.identity import Finding, Report, compare, not_checked, unloo
 from imgbuild.model.lockfile import Result, ResultLayer
 from imgbuild.steps.assemble import RECEIPT_LAYER
 from imgbuild.steps.base import Base, check_platform, open_base, read_config
+from imgbuild.steps.basepin import check_index
 from imgbuild.steps.crew import Crew
 from imgbuild.steps.difference import first_difference
 from imgbuild.steps.layers import read_layer
@@ -104,6 +105,7 @@ def verify(
     context = context.based_on(lock.pins.base.reference)
     if base is None:
         base = open_base(context, lock.pins.base, platform=lock.platform, facts=lock.facts)
+        check_index(context, image.definition, lock.pins.base)
     libraries = tuple(image.definition.library)
     try:
         found = _read(context, lock, descriptor, len(base.manifest.layers))

@@ -57,7 +57,7 @@ ADAPTER = {
     "LICENSE": "A stand-in for the text of a licence.\n",
     "README.md": "A stand-in for the adapter.\n",
     "Dockerfile": "FROM lmsysorg/sglang:dev-dsv41\nCOPY adapter /opt/dsv41/adapter\n",
-    "boot.py": "#!/usr/bin/env python3\nprint('stand-in')\n",
+    "boot.py": "print('stand-in')\n",
     "adapter/sitecustomize.py": "HOOKS = ()\n",
     "adapter/row_store.cpp": _STORE,
     "benchmarks/bench.py": "RUNS = 1\n",

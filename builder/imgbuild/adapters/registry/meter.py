@@ -7,9 +7,7 @@ trailers or chunk sizes without end, of which a reader of bodies sees nothing.
 from __future__ import annotations
 
 import io
-import select
 import socket
-import ssl
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -55,6 +53,10 @@ class Socket(Protocol):
 
     def settimeout(self, value: float, /) -> None:
         """Limit each further operation, in seconds."""
+
+    def recv_into(self, buffer: WriteableBuffer, /) -> int:
+        """Read once; 0 at the end."""
+        ...
 
 
 class Meter(io.RawIOBase):
@@ -117,13 +119,7 @@ class Meter(io.RawIOBase):
         if self._end is not None:
             left = max(0.001, self._end - began)
             limit = left if self._in_head else min(left, limit)
-        limit -= self._listen(limit)
-        self._sock.settimeout(max(0.001, limit))
-        late = False
-        try:
-            count = self._raw.readinto(buffer) or 0
-        except TimeoutError:
-            late = True
+        count, late = self._receive(buffer, limit)
         if late:
             self._check_end()
             raise StuckError(f"nothing came for {self._times.idle:g} seconds")
@@ -140,22 +136,25 @@ class Meter(io.RawIOBase):
             self._raw.close()
         super().close()
 
-    def _listen(self, limit: float) -> float:
-        """Wait for something to read for at most `Times.quiet`, and tell of it; the seconds that it took if none came.
+    def _receive(self, buffer: WriteableBuffer, limit: float) -> tuple[int, bool]:
+        """What came within `limit` seconds, and whether nothing did; after `Times.quiet` of nothing, that is told.
 
-        Not for TLS within the TLS of a proxy: what its socket has, and did not give yet, cannot be asked for.
+        Not told of TLS within the TLS of a proxy, whose socket cannot be read again after a time limit.
         """
-        quiet = self._times.quiet
-        if limit <= quiet or not isinstance(self._sock, socket.socket):
-            return 0.0
-        if isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
-            return 0.0
-        poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
-        if poll.poll(quiet * 1000):
-            return 0.0
-        self._silent(limit - quiet)
-        return quiet
+        is_plain = isinstance(self._sock, socket.socket)
+        quiet = min(self._times.quiet, limit) if is_plain else limit
+        for seconds in (quiet, limit - quiet):
+            if seconds <= 0:
+                break
+            self._sock.settimeout(max(0.001, seconds))
+            try:
+                # Not by the file around the socket, which cannot be read any more after one time limit. That something
+                # can be read from a socket of TLS does not mean that there is any of the answer.
+                return (self._sock.recv_into(buffer) if is_plain else self._raw.readinto(buffer) or 0), False
+            except TimeoutError:
+                if seconds == quiet < limit:
+                    self._silent(limit - quiet)
+        return 0, True
 
     def _check_end(self) -> None:
         # A time limit of the system may end some microseconds before ours.

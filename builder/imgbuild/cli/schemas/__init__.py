@@ -21,6 +21,7 @@ _DOCUMENTS = {
     "plan-result": ("imgbuild.cli.results", "PlanDocument"),
     "registries": ("imgbuild.model.registries", "RegistriesDocument"),
     "receipt": ("imgbuild.model.receipt", "Receipt"),
+    "stand-in": ("imgbuild.model.inherit", "StandIn"),
     "verify-report": ("imgbuild.cli.results", "VerifyDocument"),
 }
 
