@@ -167,11 +167,17 @@ def test_whom_one_waits_for_is_told_once_for_all_connections(tmp_path: Path, aft
     assert client.notes == [f"waiting for {registry.host}: nothing came for 0.2 seconds (up to 5 more)"]
 
 
-def test_whom_one_waits_for_is_told_before_any_answer(seeded: FaultRegistry) -> None:
-    seeded.faults.once(fr.Hang(seconds=0.6), "blob")
-    with Client(times=WAITING) as client:
-        assert client.read(seeded.host, DIGEST, SIZE) == DATA
-    assert client.notes[0] == f"waiting for {seeded.host}: nothing came for 0.2 seconds (up to 5 more)"
+@pytest.mark.parametrize("tls", [False, True])
+def test_whom_one_waits_for_is_told_before_any_answer(tmp_path: Path, *, tls: bool) -> None:
+    """Servers of TLS 1.3 send tickets after the handshake: something can be read then, and nothing of an answer."""
+    made = make_authority(tmp_path / "ca")
+    with FaultRegistry(ssl_context=made.server_context() if tls else None) as registry:
+        registry.put_blob(NAME, DATA)
+        registry.faults.once(fr.Hang(seconds=0.6), "blob")
+        table = f'[registry."{registry.host}"]\nplain-http = {str(not tls).lower()}\nca = "ca/ca.pem"'
+        with Client(times=WAITING, settings=settings(tmp_path, table)) as client:
+            assert client.read(registry.host, DIGEST, SIZE) == DATA
+    assert client.notes[0] == f"waiting for {registry.host}: nothing came for 0.2 seconds (up to 5 more)"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from imgbuild.model.lockfile import Lock
 from imgbuild.model.oci import INDEX_TYPES
 
 from tests.support.fault_registry import Answer, Fault, FaultRegistry, FlipBit, VanishManifest
-from tests.support.refusals import locked
+from tests.support.refusals import forge, locked
 from tests.support.registries import any_registry
 from tests.support.remote import BASE, Remote, base_to, moved, registries
 
@@ -214,6 +215,32 @@ def test_P29_an_index_is_locked_with_the_one_manifest_of_the_platform(remote: Re
     assert base["manifest"] != str(digest)
     assert remote.run("lock", "tiny", "--check")[0] == 0
     assert remote.run("build", "tiny", "--dry-run")[0] == 0
+
+
+def test_a_lock_that_names_an_index_which_does_not_have_its_manifest_is_refused(remote: Remote) -> None:
+    """Whoever edits a lock could say so of any other base, where the definition demands the index."""
+    repository = target(remote, BASE)
+    plain = repository.manifest("v1").descriptor
+    noted = jsontext.compact({**json.loads(repository.manifest("v1").raw), "annotations": {"another": "one"}})
+    repository.put_manifest(noted, plain.media_type, tag="noted")
+    row = {**repository.manifest("noted").descriptor.as_dict(), "platform": {"os": "linux", "architecture": "arm64"}}
+    raw = jsontext.compact({"schemaVersion": 2, "mediaType": INDEX_TYPES[0], "manifests": [row]})
+    repository.put_manifest(raw, INDEX_TYPES[0], tag="multi")
+    assert relock(remote, manifest=str(Digest.of(raw)))[0] == 0
+    for words in (["build", "tiny"], ["verify", "tiny"]):
+        code, found = remote.run(*words)
+        assert code == 0, [row for row in found["findings"] if row["verdict"] != "match"]
+    value = locked(remote.tiny)
+    assert value["pins"]["base"]["index"] == str(Digest.of(raw))
+    value["pins"]["base"].update(manifest=str(plain.digest), manifest_size=plain.size)
+    del value["facts"], value["result"]
+    forge(remote.tiny, value)
+    for words in (["build", "tiny"], ["lock", "tiny", "--complete"], ["verify", "tiny"]):
+        code, error = remote.run(*words)
+        assert (code, "has another manifest for linux/arm64 than the lock pins" in error["message"]) == (4, True), words
+    value["pins"]["base"].update(index=str(plain.digest))
+    forge(remote.tiny, value)
+    assert remote.run("build", "tiny")[1]["code"] == "DOCUMENT_INVALID"
 
 
 @pytest.mark.parametrize(

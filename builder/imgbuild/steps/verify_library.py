@@ -40,6 +40,7 @@ from imgbuild.model.identity import Finding, compare, judge, not_checked
 from imgbuild.model.lockfile import LockedLibrary
 from imgbuild.model.paths import image_path, show
 from imgbuild.steps.base import machine_of
+from imgbuild.steps.scanned import reason
 from imgbuild.steps.verify_copies import Copies
 from imgbuild.steps.verify_loader import Search, needs
 from imgbuild.steps.verify_process import open_in_order
@@ -110,7 +111,10 @@ class _Gate:
         found.extend(self._consumers(target, copies, process))
         if order:
             found.append(self._process(target, copies, process))
-        found.extend(requirements(self._view, self._name, self._library, target))
+        try:
+            found.extend(requirements(self._view, self._name, self._library, target))
+        except UNREADABLE as error:
+            found.append(not_checked(self._check("metadata"), error.subject, reason(error)))
         found.extend(copies.unused())
         return found
 
