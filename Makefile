@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PYTEST_ARGS ?= --numprocesses 2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo base test lint format schemas golden bench bench-push bench-read soak clean
+.PHONY: help demo base stand-ins test lint format schemas golden bench bench-push bench-read soak clean
 
 help:
 	@echo "make demo    build and verify the image mini on a stand-in base, from nothing"
 	@echo "make test    run all tests"
 	@echo "make lint    ruff and mypy"
 	@echo "make base    make the stand-in base only"
+	@echo "make stand-ins: what the real images need, small, for --stand-in tests/standin/images"
 	@echo "make bench   measure; make bench-push: at full size, and against BuildKit, buildah, crane and skopeo"
 	@echo "make bench-read: how a base is read, against the hardware and Syft"
 	@echo "make soak    a thousand pushes of mini with a random fault each, and fifty that are killed"
@@ -33,6 +34,9 @@ $(VENV)/.dev: $(VENV)/.runtime
 
 base: $(VENV)/.runtime
 	@$(BIN)/python tests/standin/make.py --store .imgbuild/store
+
+stand-ins: $(VENV)/.runtime
+	@$(BIN)/python -m tests.standin.images
 
 demo: base
 	@$(BIN)/imgbuild lock mini

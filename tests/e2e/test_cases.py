@@ -16,8 +16,9 @@ from imgbuild.cli import run
 from imgbuild.content.inventory import LayerScan, scan_layer
 
 from tests.support import outside
+from tests.support.made import EPOCH, library, record_hash
 from tests.support.refusals import locked, relock
-from tests.support.tiny import EPOCH, LIBRARY, SITE, Tiny, library, record_hash
+from tests.support.tiny import LIBRARY, SITE, Tiny
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -12,8 +12,9 @@ from imgbuild.content.changeset import Change, ChangeType
 from jsonschema import Draft202012Validator
 
 from tests.support.elf_builder import shared_object
+from tests.support.made import files
 from tests.support.refusals import locked, relock, states
-from tests.support.tiny import LIBRARY, Tiny, files
+from tests.support.tiny import LIBRARY, Tiny
 
 if TYPE_CHECKING:
     import pytest

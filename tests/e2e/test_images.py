@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from imgbuild.ledger import Ledger
 
 from tests.standin.images import bases, sources
 from tests.standin.images.make import FOLDER, make
-from tests.support.tiny import files, library
+from tests.support.made import files, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -274,3 +276,11 @@ def test_an_image_without_layers_is_its_base_under_a_name_and_verified(site: Sit
     path.write_text(path.read_text() + '\n[config.env]\nA = "1"\n')
     code, error = site.run("plan", "dsv41-1017-vllm")
     assert (code, "changes an image without layers" in error["message"]) == (3, True)
+
+
+def test_stand_ins_are_made_without_what_only_tests_need(tmp_path: Path) -> None:
+    """`make demo` installs no pytest, and README says to make them then."""
+    program = f"import runpy, sys; sys.modules['pytest'] = None; sys.argv[1:] = [{str(tmp_path)!r}]; "
+    program += "runpy.run_module('tests.standin.images', run_name='__main__')"
+    subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, check=True)
+    assert (tmp_path / FOLDER / "libnccl.so.2").is_file()

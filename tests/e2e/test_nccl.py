@@ -18,10 +18,11 @@ from jsonschema import Draft202012Validator
 
 from tests.support.elf_builder import shared_object
 from tests.support.fatbins import PTX, Entry, fatbin
+from tests.support.made import files, library
 from tests.support.refusals import locked
 from tests.support.registries import any_registry
 from tests.support.remote import BASE, base_to
-from tests.support.tiny import LIBRARY, Tiny, files, library
+from tests.support.tiny import LIBRARY, Tiny
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,6 +24,7 @@ from imgbuild.steps.sources import fetch_wheel, host_key
 from jsonschema import Draft202012Validator
 
 from tests.standin import pins
+from tests.support.made import SYMBOLS, files, library
 from tests.support.refusals import (
     LOCK,
     Finding,
@@ -43,18 +44,7 @@ from tests.support.refusals import (
     states,
     swap_library,
 )
-from tests.support.tiny import (
-    FIRST_PATCH,
-    LIBRARY,
-    SITE,
-    SYMBOLS,
-    Tiny,
-    base_layers,
-    copied,
-    files,
-    library,
-    make_wheel,
-)
+from tests.support.tiny import FIRST_PATCH, LIBRARY, SITE, Tiny, base_layers, copied, make_wheel
 
 if TYPE_CHECKING:
     from collections.abc import Callable

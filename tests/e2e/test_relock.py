@@ -14,8 +14,9 @@ from imgbuild.cli.schemas import shipped
 from imgbuild.steps.known import KnownLayers
 from jsonschema import Draft202012Validator
 
+from tests.support.made import files
 from tests.support.refusals import blob, digest_of, flip, forge, locked
-from tests.support.tiny import LIBRARY, files
+from tests.support.tiny import LIBRARY
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,15 +29,17 @@ from imgbuild.steps.export import parse_outputs
 from tests.support.fault_registry import Fault, FaultRegistry, FlipBit
 from tests.support.faults import Fault as WriteFault
 from tests.support.faults import run_child
+from tests.support.made import EPOCH, library
 from tests.support.refusals import blob, flip, relock
 from tests.support.remote import Remote, base_to
-from tests.support.tiny import EPOCH, Tiny, library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from imgbuild.digest import Readable
     from imgbuild.model.oci import Manifest
+
+    from tests.support.tiny import Tiny
 
 KINDS = ("oci", "oci-archive", "docker-archive")
 Usage = namedtuple("Usage", "total used free")  # noqa: PYI024 - the one of shutil has this form

@@ -17,8 +17,9 @@ from imgbuild.steps.view import View
 
 from tests.support.elf_builder import MACHINES, shared_object
 from tests.support.ld_cache import ld_cache
+from tests.support.made import files, library
 from tests.support.refusals import forge, locked, relock, swap_library
-from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, files, library
+from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

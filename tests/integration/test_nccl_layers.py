@@ -15,7 +15,8 @@ from imgbuild.model.oci import Descriptor, Family
 from imgbuild.steps.nccl import Library, parse_asked, read_image_library
 from imgbuild.steps.opened import OpenedImage, open_named
 
-from tests.support.tiny import Tiny, library
+from tests.support.made import library
+from tests.support.tiny import Tiny
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,8 +25,9 @@ from imgbuild.model.oci import Descriptor
 from imgbuild.steps.verify import verify
 
 from tests.support.elf_builder import shared_object
+from tests.support.made import library
 from tests.support.refusals import blob, flip, locked, relock, swap_library
-from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, copied, library
+from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable

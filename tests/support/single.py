@@ -8,9 +8,10 @@ from imgbuild.adapters.registry.repository import Repository
 from imgbuild.digest import Digest
 from imgbuild.steps.push import move_tags, push
 
+from tests.support.made import files
 from tests.support.refusals import cached
 from tests.support.remote import registries
-from tests.support.tiny import Tiny, files
+from tests.support.tiny import Tiny
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,6 @@ step kind but `compile` and `run`.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
 import json
 import shutil
@@ -18,12 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from imgbuild import jsontext
 from imgbuild.adapters.cache import Cache
 from imgbuild.adapters.project import Project
 from imgbuild.adapters.store import StagedStore
-from imgbuild.content.changeset import BytesContent, Change, ChangeType, LayerResult, write_layer
-from imgbuild.digest import Digest
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor, Family
 from imgbuild.steps.build import build
@@ -32,29 +27,17 @@ from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.lock import make_lock, write_lock
 
 from tests.support.elf_builder import shared_object
+from tests.support.made import EPOCH, files, library, record_hash, write_image
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from imgbuild.content.changeset import Change
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.build import BuildOutcome
 
-EPOCH = 1_700_000_000
 SITE = "opt/venv/lib/python3.12/site-packages"
 LIBRARY = f"{SITE}/nvidia/nccl/lib/libnccl.so.2"
-SYMBOLS = ("ncclAllReduce", "ncclGetUniqueId", "ncclGetVersion")
-
-
-def library(version: str, *, extra: bytes = b"", **changes: Any) -> bytes:
-    """A stand-in libnccl.so.2 whose bytes name a version."""
-    facts: dict[str, Any] = {
-        "soname": "libnccl.so.2",
-        "needed": ("libc.so.6",),
-        "exports": SYMBOLS,
-        "versions_needed": {"libc.so.6": ("GLIBC_2.17",)},
-        "build_id": hashlib.sha256(version.encode()).hexdigest()[:40],
-    }
-    return shared_object(**{**facts, **changes}, extra=f"NCCL version {version}\0".encode() + extra)
 
 
 def make_wheel(name: str, version: str, files: dict[str, bytes]) -> tuple[str, bytes]:
@@ -72,35 +55,6 @@ def make_wheel(name: str, version: str, files: dict[str, bytes]) -> tuple[str, b
         for path, data in members.items():
             archive.writestr(zipfile.ZipInfo(path, (2020, 1, 1, 0, 0, 0)), data)
     return f"{name}-{version}-py3-none-any.whl", buffer.getvalue()
-
-
-def record_hash(data: bytes) -> str:
-    """A hash as RECORD writes it."""
-    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-
-
-def directories(paths: list[str], mode: int = 0o755) -> list[Change]:
-    """All parents of paths."""
-    found: set[bytes] = set()
-    for path in paths:
-        parts = path.encode().split(b"/")[:-1]
-        found.update(b"/".join(parts[: i + 1]) for i in range(len(parts)))
-    return [Change(path=path, type=ChangeType.DIRECTORY, mode=mode, mtime=EPOCH - 5) for path in found]
-
-
-def files(contents: dict[str, bytes], *, mode: int = 0o644, links: dict[str, str] | None = None) -> list[Change]:
-    """Changes for files and symbolic links with all their parents."""
-    links = links or {}
-    rows = directories([*contents, *links])
-    rows += [
-        Change(path=path.encode(), type=ChangeType.FILE, mode=mode, mtime=EPOCH - 7, content=BytesContent(data=data))
-        for path, data in contents.items()
-    ]
-    rows += [
-        Change(path=path.encode(), type=ChangeType.SYMLINK, mode=0o777, mtime=EPOCH, link=target.encode())
-        for path, target in links.items()
-    ]
-    return rows
 
 
 def base_layers(*, extra: dict[str, bytes] | None = None) -> list[list[Change]]:
@@ -197,44 +151,6 @@ FILES = {
     "tiny-app/patches/1.patch": FIRST_PATCH.encode(),
     "tiny-app/patches/2.patch": SECOND_PATCH.encode(),
 }
-
-
-def write_image(
-    store: StagedStore,
-    layers: list[list[Change]],
-    tag: str,
-    *,
-    config: dict[str, Any],
-    architecture: str = "arm64",
-    family: Family = Family.OCI,
-) -> Descriptor:
-    """An image of some layers in a store, under a tag; the same layers and config give the same digest."""
-    store.create()
-    results = [_write_layer(store, changes) for changes in layers]
-    document = {
-        "created": "2026-01-01T00:00:00Z",
-        "architecture": architecture,
-        "os": "linux",
-        "config": config,
-        "x-unknown": {"kept": [1, 2]},
-        "rootfs": {"type": "layers", "diff_ids": [str(result.diff_id) for result in results]},
-        "history": [{"created_by": "make"}, {"created_by": "ENV", "empty_layer": True}]
-        + [{"created_by": "make"}] * (len(results) - 1),
-    }
-    raw = jsontext.compact(document)
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": family.manifest,
-        "config": _descriptor(family.config, raw),
-        "layers": [{"mediaType": family.layer_gzip, "digest": str(item.digest), "size": item.size} for item in results],
-    }
-    body = jsontext.compact(manifest)
-    store.put([raw])
-    digest, size = store.put([body])
-    store.publish()
-    descriptor = Descriptor(media_type=family.manifest, digest=digest, size=size)
-    store.tag(tag, descriptor)
-    return descriptor
 
 
 @dataclass
@@ -449,18 +365,6 @@ def adapter_bundle(work: Path) -> bytes:
     ):
         subprocess.run(["git", *arguments], cwd=work, env=env, check=True)
     return (work / "out.bundle").read_bytes()
-
-
-def _descriptor(media_type: str, raw: bytes) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": str(Digest.of(raw)), "size": len(raw)}
-
-
-def _write_layer(store: Any, changes: list[Change]) -> LayerResult:
-    unique = {change.path: change for change in changes}
-    with store.pending() as pending:
-        result = write_layer(unique.values(), pending.write, epoch=EPOCH)
-        store.commit(pending, result.digest, result.size)
-    return result
 
 
 def _toml(value: dict[str, Any], prefix: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tests.standin.images import sources
 from tests.support.elf_builder import shared_object
-from tests.support.tiny import files, library, write_image
+from tests.support.made import files, library, write_image
 
 if TYPE_CHECKING:
     from imgbuild.adapters.store import StagedStore

@@ -9,7 +9,7 @@ from pathlib import Path
 from imgbuild.digest import Digest
 
 from tests.standin.adapter.make_bundle import git
-from tests.support.tiny import library
+from tests.support.made import library
 
 DATE = 1_767_225_600
 PATCHES = "runtime/deepseek-v41-sglang/patches"

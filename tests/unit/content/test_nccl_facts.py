@@ -9,7 +9,7 @@ from imgbuild.errors import ArchiveError
 
 from tests.support.elf_builder import shared_object
 from tests.support.fatbins import Entry, fatbin
-from tests.support.tiny import library
+from tests.support.made import library
 
 
 def read(data: bytes, size: int = 1 << 20) -> NcclFacts:

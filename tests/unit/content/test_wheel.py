@@ -13,7 +13,7 @@ from imgbuild.content.wheel import WheelEntry, check_tags, distribution_of, inst
 from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, StepError
 
-from tests.support.tiny import record_hash
+from tests.support.made import record_hash
 
 if TYPE_CHECKING:
     from pathlib import Path

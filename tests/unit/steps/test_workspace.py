@@ -10,8 +10,9 @@ from imgbuild.errors import StepError
 from imgbuild.steps.lock import make_lock, write_lock
 from imgbuild.steps.sources import locate
 
+from tests.support.made import library
 from tests.support.refusals import locked, source, states, swap_library
-from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers, library
+from tests.support.tiny import LIBRARY, SITE, Tiny, base_layers
 
 if TYPE_CHECKING:
     from pathlib import Path
