@@ -236,16 +236,6 @@ def test_a_stage_that_the_commit_does_not_have_is_refused(patched: Tiny, go: Cal
     assert (error["problem"], error["expected"]) == ("has no such file", "patches/3.patch")
 
 
-def test_a_pinned_commit_is_not_moved(patched: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
-    relock(patched, "adapter")
-    (adapter,) = (row for row in locked(patched)["pins"]["sources"] if row["name"] == "adapter")
-    patched.image["sources"]["adapter"] |= {"commit": adapter["commit"]}
-    patched.write()
-    assert go("lock", "tiny", "--offline")[0] == 0
-    code, error = go("lock", "tiny", "--offline", "--update", "adapter")
-    assert (code, error["problem"]) == (2, "has nothing to move: the definition pins the commit")
-
-
 @pytest.mark.parametrize("text", [b"", b'"app/auth.py" = ["absent"]', b'"app/auth.py" = "absent"', b"x = [1, 2]", b"["])
 def test_a_file_of_states_that_says_nothing_sensible_is_refused_or_says_nothing(
     patched: Tiny, go: Callable[..., tuple[int, Any]], text: bytes

@@ -200,21 +200,6 @@ class VerifyDocument(ResultDocument[Literal["imgbuild/verify-report/v1"], Verify
     """`imgbuild verify --json`."""
 
 
-class LockBody(Document, frozen=True, kw_only=True):
-    """What became of the lock."""
-
-    image: str
-    path: str
-    status: Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
-    reason: str | None = None
-    changes: list[ChangeBody]
-    moved: list[MovedBody]
-
-
-class LockDocument(ResultDocument[Literal["imgbuild/lock-result/v1"], LockBody], frozen=True, kw_only=True):
-    """`imgbuild lock --json`."""
-
-
 class PlanDocument(Document, frozen=True, kw_only=True):
     """`imgbuild plan --json`."""
 

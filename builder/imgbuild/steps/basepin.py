@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import MissingError, OfflineMissError, UnpinnedError, UsageError
+from imgbuild.errors import MissingError, OfflineMissError, UnpinnedError
 from imgbuild.model.lockfile import LockedBase
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.model.ociindex import Index
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 
-def resolve_base(context: Context, definition: ImageDefinition, reference: Reference, *, update: bool) -> LockedBase:
+def resolve_base(context: Context, definition: ImageDefinition, reference: Reference) -> LockedBase:
     """Look up what the base of a definition is.
 
     Args:
         context: the surroundings, `based_on` the reference.
         definition: whose base is meant.
         reference: its parsed reference.
-        update: whether a tag was to be asked again, which makes no sense for a digest.
 
     Raises:
         As `pin_base`.
@@ -42,13 +41,6 @@ def resolve_base(context: Context, definition: ImageDefinition, reference: Refer
             expected="a manifest digest or a tag",
             actual="neither",
             hint="set base.tag or base.manifest",
-        )
-    if wanted.manifest is not None and update:
-        raise UsageError(
-            "--update base",
-            "has nothing to move: the definition pins the manifest",
-            actual=str(wanted.manifest),
-            hint="change base.manifest in the definition",
         )
     index, descriptor = _find(context, definition, wanted.manifest or wanted.tag or "")
     manifest = context.places.manifest(descriptor)
