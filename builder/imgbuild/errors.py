@@ -40,6 +40,7 @@ This module imports nothing of the package.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -149,11 +150,48 @@ class UnpinnedError(InputError):
     advice = "name a digest or a full commit id, or run `imgbuild lock IMAGE` to pin it"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedHunk:
+    """The first hunk of a patch that does not apply, beside what the file has; bounded, each text one safe line.
+
+    Attributes:
+        number: of the hunk among those of its file, from 1.
+        header: `@@ -1,2 +1,3 @@`.
+        lines: of the hunk, with their signs.
+        at: the line of the file, from 1, with which `there` begins: where the hunk comes nearest.
+        there: lines of the file, each after `!` where the hunk does not expect it, else after a blank.
+    """
+
+    number: int
+    header: str
+    lines: tuple[str, ...]
+    at: int
+    there: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchedFile:
+    """The file of an image that a step was to patch: `found` is what the step found there, before its first patch.
+
+    `recorded` is what the lock has as that; None where there is no lock, or the step is new.
+    """
+
+    path: str
+    step: str
+    found: str
+    recorded: str | None = None
+
+
 class PatchError(InputError):
-    """A unified diff does not apply exactly, changes nothing, or leaves its list of files."""
+    """A unified diff does not apply exactly, changes nothing, or leaves its list of files.
+
+    Who knows them on the way up adds `hunk`, where one of the hunks is what does not fit, and `file`.
+    """
 
     code = "PATCH_REFUSED"
     advice = "make the patch anew against the file as the steps before it leave it, and run `imgbuild lock IMAGE`"
+    hunk: FailedHunk | None = None
+    file: PatchedFile | None = None
 
 
 class StepError(InputError):

@@ -8,7 +8,7 @@ from imgbuild import jsontext
 from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, PatchError, StepError
+from imgbuild.errors import FactMismatchError, PatchedFile, PatchError, StepError
 from imgbuild.model.decode import builtins
 from imgbuild.model.layer import mode_bits, owner_ids
 from imgbuild.model.lockfile import ABSENT
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.project import LayerInput
+    from imgbuild.content.patch import FilePatch
     from imgbuild.model.layer import Compile, Edit, Patch, Replace
     from imgbuild.model.lockfile import LockedToolchain
     from imgbuild.steps.apply import Work
@@ -49,8 +50,8 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
                     where=step_id,
                     hint="if the patch is right, add the file to `files` of the step, and run `imgbuild lock IMAGE`",
                 )
-            contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
-            after = contents[file.path]
+            found = PatchedFile(path=show(allowed[file.path]), step=step_id, found=states[file.path][0])
+            contents[file.path] = after = _applied(file, contents[file.path], subject, found)
             states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
             _check_known(layer, step, file.path, states[file.path], subject)
             workspace.expect(step_id, allowed[file.path], tuple(states[file.path]))
@@ -64,6 +65,15 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
             )
         _write_text(work, real, contents[name], step, step_id)
         workspace.expect(step_id, real, tuple(states[name]), final=True)
+
+
+def _applied(file: FilePatch, before: bytes | None, subject: str, found: PatchedFile) -> bytes | None:
+    """The new bytes of one file; an error has the file with it."""
+    try:
+        return apply_file(file, before, subject=subject).data
+    except PatchError as error:
+        error.file = found
+        raise
 
 
 def _stages(work: Work, layer: LayerInput, step: Patch) -> Iterator[tuple[str, bytes]]:

@@ -6,13 +6,22 @@ Then the image is assembled once, in the staging area, to find out what steps fi
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from imgbuild.adapters.durable import write_file
-from imgbuild.errors import AvailabilityError, DocumentError, LockStaleError, UnresolvedError, UsageError
+from imgbuild.errors import (
+    AvailabilityError,
+    DocumentError,
+    LockStaleError,
+    PatchedFile,
+    PatchError,
+    UnresolvedError,
+    UsageError,
+)
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
@@ -196,8 +205,19 @@ def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
 def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | None, *, derive: bool) -> Lock:
     before = None if old is None else old.result
     store: StagedStore = context.store  # type: ignore[assignment] # the CLI opens a staged store for writing verbs
-    with store.session(), KnownLayers(context, before, blobs=False) as known:
-        return assemble(context, image, draft, known, derive=derive).lock
+    try:
+        with store.session(), KnownLayers(context, before, blobs=False) as known:
+            return assemble(context, image, draft, known, derive=derive).lock
+    except PatchError as error:
+        if error.file is not None and old is not None:
+            error.file = _recorded(error.file, old)
+        raise
+
+
+def _recorded(file: PatchedFile, old: Lock) -> PatchedFile:
+    """The same file, with what a lock has as its preimage."""
+    rows = (row.states[0] for row in old.pins.files if (row.step, row.path) == (file.step, file.path))
+    return dataclasses.replace(file, recorded=next(rows, None))
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:
