@@ -167,9 +167,9 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
 
 def _patch_lines(error: ImgbuildError) -> list[str]:
     """The file that a patch does not fit, and the hunk beside what is there."""
-    from imgbuild.errors import PatchError  # noqa: PLC0415 - keeps --help fast
+    from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
 
-    if not isinstance(error, PatchError):
+    if not isinstance(error, OfPatch):
         return []
     file, hunk, lines = error.file, error.hunk, []
     if file is not None:

@@ -326,9 +326,9 @@ def error_body(error: ImgbuildError) -> ErrorBody:
 
 
 def _patch(error: ImgbuildError) -> PatchBody | None:
-    from imgbuild.errors import PatchError  # noqa: PLC0415 - keeps --help fast
+    from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
 
-    if not isinstance(error, PatchError) or (error.file is None and error.hunk is None):
+    if not isinstance(error, OfPatch) or (error.file is None and error.hunk is None):
         return None
     file, hunk = error.file, error.hunk
     return PatchBody(

@@ -8,7 +8,7 @@ from imgbuild import jsontext
 from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, PatchedFile, PatchError, StepError
+from imgbuild.errors import FactMismatchError, FailedHunk, ImgbuildError, PatchedFile, PatchError, StepError
 from imgbuild.model.decode import builtins
 from imgbuild.model.layer import mode_bits, owner_ids
 from imgbuild.model.lockfile import ABSENT
@@ -37,7 +37,12 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         exists = workspace.tree.get(real) is not None
         contents[name] = workspace.read(real, where=step_id) if exists else None
         states[name] = [workspace.state(real)]
-        _check_known(layer, step, name, states[name], f"step {step_id}")
+        try:
+            _check_known(layer, step, name, states[name], f"step {step_id}")
+        except FactMismatchError as error:
+            error.file = PatchedFile(path=show(real), step=step_id, found=states[name][0])
+            error.hunk = _first_failing(work, layer, step, name, contents[name])
+            raise
         workspace.expect(step_id, real, tuple(states[name]))
     for subject, raw in _stages(work, layer, step):
         for file in parse_patch(raw, subject=subject, strip=step.strip):
@@ -74,6 +79,21 @@ def _applied(file: FilePatch, before: bytes | None, subject: str, found: Patched
     except PatchError as error:
         error.file = found
         raise
+
+
+def _first_failing(work: Work, layer: LayerInput, step: Patch, name: bytes, data: bytes | None) -> FailedHunk | None:
+    """The first hunk that does not fit a file that is not what it should be; None where all do: that is no yes."""
+    try:
+        for subject, raw in _stages(work, layer, step):
+            for file in parse_patch(raw, subject=subject, strip=step.strip):
+                if file.path == name:
+                    data = apply_file(file, data, subject=subject).data
+    except PatchError as error:
+        return error.hunk
+    except ImgbuildError:
+        # That the file is another one is what has to be said.
+        return None
+    return None
 
 
 def _stages(work: Work, layer: LayerInput, step: Patch) -> Iterator[tuple[str, bytes]]:

@@ -16,6 +16,7 @@ from imgbuild.adapters.durable import write_file
 from imgbuild.errors import (
     AvailabilityError,
     DocumentError,
+    FactMismatchError,
     LockStaleError,
     PatchedFile,
     PatchError,
@@ -208,7 +209,7 @@ def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | Non
     try:
         with store.session(), KnownLayers(context, before, blobs=False) as known:
             return assemble(context, image, draft, known, derive=derive).lock
-    except PatchError as error:
+    except (FactMismatchError, PatchError) as error:
         if error.file is not None and old is not None:
             error.file = _recorded(error.file, old)
         raise
