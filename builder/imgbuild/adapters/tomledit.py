@@ -40,8 +40,8 @@ def value_at(document: Any, keys: tuple[str, ...]) -> Any:
 def edit_toml(raw: bytes, edits: Sequence[Edit], *, subject: str) -> bytes:
     """The bytes of a document with some values replaced, each of which has to be there.
 
-    What comes out is parsed by another parser and compared: it says the same as before but for these values, and has
-    as many lines.
+    What comes out is parsed by another parser and compared: it says the same as before but for these values, and so
+    many lines differ at most. (tomlkit moves tables where other ones stand between those of an array.)
 
     Args:
         raw: the document, UTF-8.
@@ -66,7 +66,9 @@ def edit_toml(raw: bytes, edits: Sequence[Edit], *, subject: str) -> bytes:
         found = tomllib.loads(changed)
     except (ValueError, RecursionError, TOMLKitError) as error:
         raise DocumentError(subject, (f"cannot be edited: {error}",), hint=_BY_HAND) from error
-    if found != wanted or changed.count("\n") != text.count("\n"):
+    before, after = text.split("\n"), changed.split("\n")
+    different = sum(old != new for old, new in zip(before, after, strict=False))
+    if found != wanted or len(before) != len(after) or different > len(edits):
         where = ", ".join(edit.path for edit in edits)
         raise DocumentError(subject, (f"{where}: cannot be changed without changing something else",), hint=_BY_HAND)
     return changed.encode("utf-8")
