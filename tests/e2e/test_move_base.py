@@ -75,7 +75,7 @@ def test_packages_and_labels_are_said_in_words(mover: Mover) -> None:
     assert "  labels: 1 added, 1 removed, 1 changed\n    ~ one  1  ->  x\n    + three  3\n    - two  2\n" in out
     packages = f"    ~ a (/{SITE})  1  ->  2\n    - b (/{SITE})  1\n    + c (/{SITE})  1\n"
     assert f"  Python packages: 1 added, 1 removed, 1 changed\n{packages}" in out
-    assert "files that steps touch: 0 are other ones" in out
+    assert "files that steps touch and that changed: 0" in out
 
 
 def test_a_tag_is_resolved_and_is_the_tag_for_people_from_then_on(mover: Mover) -> None:

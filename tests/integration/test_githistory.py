@@ -13,7 +13,7 @@ from tests.support.moving import git
 from tests.support.registries import make_authority
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.support.githttp import GitServer
@@ -28,7 +28,7 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> GitServer:
+def server(tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GitServer]:
     with git_server(work, make_authority(tmp_path / "authority"), monkeypatch) as found:
         yield found
 

@@ -49,7 +49,7 @@ def _base(output: Output, body: MovedBaseBody) -> None:
         output.line(f"  not all can be compared: {body.problem}")
     _differences(output, "labels", body.labels)
     _differences(output, "Python packages", body.distributions)
-    output.line(f"  files that steps touch: {len(body.preimages)} are other ones")
+    output.line(f"  files that steps touch and that changed: {len(body.preimages)}")
     for row in body.preimages:
         output.line(f"    {row.path}  ({row.step})")
         _arrow(output, row.old, row.new)
