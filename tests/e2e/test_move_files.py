@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from imgbuild.digest import Digest
+from imgbuild.errors import StorageError
 
 from tests.support.moving import Mover, rest
 from tests.support.tiny import library, make_wheel
@@ -211,6 +212,37 @@ def test_a_definition_that_somebody_edits_meanwhile_is_not_written_over(
     assert (code, json.loads(out)["error"]["problem"]) == (3, "was changed while its pin was moved")
     assert wheels.lock.read_bytes() == lock
     assert wheels.definition.read_text().endswith("# mine\n")
+
+
+def test_a_lock_that_cannot_be_written_is_stale_and_made_by_the_next_run(
+    wheels: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from imgbuild.steps import move
+
+    before = wheels.both()
+    with monkeypatch.context() as changed:
+        changed.setattr(move, "write_lock", full)
+        code, out, _ = wheels.run("--update", "helper", "--to", "1.1", "--json")
+        assert (code, json.loads(out)["error"]["code"]) == (5, "STORAGE")
+    assert wheels.lock.read_bytes() == before[1]
+    assert wheels.run("--check")[0] == 1
+    wheels.result()
+    assert wheels.pin("helper")["version"] == "1.1"
+
+
+def full(*_: Any) -> None:
+    raise StorageError("disk", "is full")
+
+
+def test_a_link_to_a_definition_stays_one_and_the_file_keeps_its_mode(wheels: Mover) -> None:
+    real = wheels.tiny.root / "real.toml"
+    wheels.definition.rename(real)
+    real.chmod(0o600)
+    wheels.definition.symlink_to("../real.toml")
+    wheels.result("--update", "helper", "--to", "1.1")
+    assert wheels.definition.is_symlink()
+    assert '"version" = "1.1"' in real.read_text()
+    assert real.stat().st_mode & 0o777 == 0o600
 
 
 # toolchains

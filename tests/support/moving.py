@@ -8,6 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 from imgbuild.cli import run
+from imgbuild.cli.schemas import shipped
+from jsonschema import Draft202012Validator
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +50,7 @@ class Mover:
         """The result of a run that does what it was asked for."""
         code, out, err = self.run(*words, "--json", image=image)
         assert code == 0, err
-        found: dict[str, Any] = json.loads(out)["result"]
-        return found
+        return _valid("lock-result", out, "result")
 
     def refused(self, *words: str, image: str = "tiny") -> dict[str, Any]:
         """The error of a run that refuses, after which both files are what they were."""
@@ -58,8 +59,7 @@ class Mover:
         assert code != 0, out
         assert self.both() == before
         assert err.startswith("error["), err
-        found: dict[str, Any] = json.loads(out)["error"]
-        return found
+        return _valid("error", out, "error")
 
     def pin(self, name: str) -> dict[str, Any]:
         """A source's pin."""
@@ -77,6 +77,13 @@ class Mover:
         ends = ["\n", "\r\n"]
         text = "".join(f"# {number}: «kept»{ends[number % 2]}{row}   # after\n\n" for number, row in enumerate(rows))
         self.definition.write_bytes(f"{text}\t# the end".encode())
+
+
+def _valid(schema: str, out: str, field: str) -> dict[str, Any]:
+    document = json.loads(out)
+    Draft202012Validator(json.loads(shipped(schema))).validate(document)
+    found: dict[str, Any] = document[field]
+    return found
 
 
 def rest(raw: bytes, *values: str) -> bytes:

@@ -66,6 +66,8 @@ __all__ = [
 
 TIMEOUT_SECONDS = 1_800.0
 """seconds for one git command, or for the wait for another process's fetch; room for a big one on a slow line."""
+HISTORY_SECONDS = 300.0
+"""seconds for one git command of a history: nothing depends on it."""
 _ALL_DEPTH = 2_147_483_647
 """what git itself means by --unshallow, and right for a complete repository too."""
 _ABSENT = ("not our ref", "did not send all necessary objects", "find remote ref", "bad object")
@@ -187,7 +189,7 @@ class GitRepository:
         """
         source = parse_source(repository, allow_local=self._allow_local)
         bare = self._bare(source, len(new), kind=".history")
-        runner = Runner(bare, source, self._timeout)
+        runner = Runner(bare, source, min(self._timeout, HISTORY_SECONDS))
         if not (has_commit(runner, old) and has_commit(runner, new)):
             if self._offline and source.remote:
                 raise OfflineMissError(source.name, "has its history elsewhere")

@@ -34,7 +34,7 @@ def show_moved_pin(output: Output, body: MovedPinBody) -> None:
         _package(output, package)
     for library in body.libraries:
         _library(output, library)
-    if not (body.base or body.git or body.packages or body.libraries):
+    if not (body.edits or body.base or body.git or body.packages or body.libraries):
         output.line(f"{', '.join(body.names)}: stays what it was")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import ImgbuildError, MissingError, StorageError
+from imgbuild.errors import ImgbuildError, MissingError
 from imgbuild.model.lockfile import LockedGit, LockedLibrary, LockedToolchain, LockedWheel
 from imgbuild.steps.moved_base import MovedBase, moved_base
-from imgbuild.steps.moved_git import MovedGit, moved_git
+from imgbuild.steps.moved_git import RAISED, MovedGit, moved_git
 from imgbuild.steps.nccl import Asked, Library, read_file_library
 from imgbuild.text import printable
 
@@ -71,7 +71,7 @@ class Moved:
 def compare_pins(context: Context, old: Lock, new: Lock) -> Moved:
     """Say what differs between what two locks pin.
 
-    What cannot be had of the old pins is said to be unknown; only a full or failing disk is raised.
+    What cannot be had of the old pins is said to be unknown; only `RAISED` is raised.
 
     Args:
         context: the surroundings in which the new lock was made; what that read is in its cache.
@@ -106,7 +106,7 @@ def _library(context: Context, old: LockedLibrary, new: LockedLibrary) -> MovedL
     try:
         after = _identify(context, name, new.digest, "now")
         before = _identify(context, name, old.digest, "before")
-    except StorageError:
+    except RAISED:
         raise
     except ImgbuildError as error:
         return MovedLibrary(name=name, old=old.digest, new=new.digest, problem=printable(str(error), 300))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import ImgbuildError, MissingError, StorageError
+from imgbuild.errors import ImgbuildError, MissingError
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.base import open_base, read_config
+from imgbuild.steps.moved_git import RAISED
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
@@ -77,15 +78,14 @@ class MovedBase:
 def moved_base(context: Context, old: Lock, new: Lock) -> MovedBase:
     """Compare the bases of two locks.
 
-    The old one is not read for this: what is not known of it here is said to be unknown. Only a full or failing disk is
-    raised.
+    The old one is not read for this: what is not known of it here is said to be unknown. Only `RAISED` is raised.
     """
     labels, distributions, problem = None, None, None
     try:
         before = _labels(context, old)
         labels = differences(before, _labels(context, new))
         distributions = differences(_versions(context, old), _versions(context, new))
-    except StorageError:
+    except RAISED:
         raise
     except ImgbuildError as error:
         problem = printable(str(error), _TEXT)

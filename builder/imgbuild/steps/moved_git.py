@@ -9,7 +9,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import ImgbuildError, StorageError
+from imgbuild.errors import ImgbuildError, InternalError, StorageError
 from imgbuild.steps.sources import locate, repository
 from imgbuild.text import printable
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from imgbuild.model.lockfile import LockedGit
     from imgbuild.steps.context import Context
 
+RAISED = (InternalError, StorageError)
+"""What is raised though it was only to be described: a bug, and a disk that is full or fails."""
 PATHS = 20
 """paths that are named of each kind."""
 DIFF_LINES = 200
@@ -86,15 +88,16 @@ class MovedGit:
 
 
 def moved_git(context: Context, old: LockedGit, new: LockedGit) -> MovedGit:
-    """Compare two pins of a source. What cannot be had is said in the result; only a full or failing disk is raised."""
+    """Compare two pins of a source. What cannot be had is said in the result; only `RAISED` is raised."""
     git = repository(context)
     history, history_problem = None, None
     if old.repository != new.repository:
         history_problem = "it is another repository now"
     else:
         try:
-            history = git.history(locate(context, new.repository), old.commit, new.commit)
-        except StorageError:
+            with context.progress.task(f"history of {new.name}", unit="commits"):
+                history = git.history(locate(context, new.repository), old.commit, new.commit)
+        except RAISED:
             raise
         except ImgbuildError as error:
             history_problem = printable(str(error), _LINE)
@@ -117,7 +120,7 @@ def _with_files(context: Context, git: GitRepository, found: MovedGit, old: Lock
                 changed=_paths(path for path in first.keys() & second.keys() if first[path] != second[path]),
                 evidence=_evidence(context, git, (old, before), (new, after)),
             )
-    except StorageError:
+    except RAISED:
         raise
     except ImgbuildError as error:
         rows = tuple(
@@ -151,7 +154,7 @@ def _evidence(
         try:
             files = first.file(path, subject=old.name), second.file(path, subject=new.name)
             lines = git.diff(locate(context, new.repository), *files)
-        except StorageError:
+        except RAISED:
             raise
         except ImgbuildError as error:
             problem = printable(str(error), _LINE)
