@@ -110,6 +110,8 @@ def _update(
     from imgbuild.steps.moved import compare_pins  # noqa: PLC0415
 
     image = inputs.definition.name
+    # A name that makes no sense is refused before anything is asked for.
+    parse_given(inputs.definition, given)
     move = move_pins(context, project, inputs, old, names=names, to=to)
     assert old is not None  # noqa: S101 - else it was refused
     take_given(context, parse_given(move.image.definition, given))
@@ -173,19 +175,23 @@ def _show(
         show_changes(output, changes)
     if changes:
         show_moved(output, context.ledger)
+    if reason is not None:
+        output.line(f"  {reason}")
+    if moved_pin is not None and moved_pin.definition is not None:
+        output.line(f"{moved_pin.definition} {'written' if status == 'written' else 'would change'}", bold=True)
+    output.line(f"{path} {_words(image, status, len(changes))}", bold=True)
+
+
+def _words(image: str, status: Status, count: int) -> str:
     words = {
         "current": "is up to date: its inputs are unchanged (facts and result are checked by `imgbuild build`)",
         "absent": f"is not there; run `imgbuild lock {image}`",
         "stale": f"is stale; run `imgbuild lock {image}`",
         "incomplete": f"is incomplete; run `imgbuild lock {image} --complete`",
-        "written": f"written, {len(changes)} fields changed; not verified yet, `imgbuild build {image}` does that",
-        "would-write": f"would change in {len(changes)} fields; nothing was written",
+        "written": f"written, {count} fields changed; not verified yet, `imgbuild build {image}` does that",
+        "would-write": f"would change in {count} fields; nothing was written",
     }
-    if reason is not None:
-        output.line(f"  {reason}")
-    if moved_pin is not None and moved_pin.definition is not None:
-        output.line(f"{moved_pin.definition} {'written' if status == 'written' else 'would change'}", bold=True)
-    output.line(f"{path} {words[status]}", bold=True)
+    return words[status]
 
 
 def show_changes(output: Output, changes: tuple[LockChange, ...]) -> None:

@@ -37,12 +37,8 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         exists = workspace.tree.get(real) is not None
         contents[name] = workspace.read(real, where=step_id) if exists else None
         states[name] = [workspace.state(real)]
-        try:
-            _check_known(layer, step, name, states[name], f"step {step_id}")
-        except FactMismatchError as error:
-            error.file = PatchedFile(path=show(real), step=step_id, found=states[name][0])
-            error.hunk = _first_failing(work, layer, step, name, contents[name])
-            raise
+        found = PatchedFile(path=show(real), step=step_id, found=states[name][0])
+        _check_preimage(work, layer, step, name, contents[name], found)
         workspace.expect(step_id, real, tuple(states[name]))
     for subject, raw in _stages(work, layer, step):
         for file in parse_patch(raw, subject=subject, strip=step.strip):
@@ -78,6 +74,17 @@ def _applied(file: FilePatch, before: bytes | None, subject: str, found: Patched
         return apply_file(file, before, subject=subject).data
     except PatchError as error:
         error.file = found
+        raise
+
+
+def _check_preimage(
+    work: Work, layer: LayerInput, step: Patch, name: bytes, data: bytes | None, found: PatchedFile
+) -> None:
+    """Refuse a file that is not what upstream says, with the first hunk that does not fit it."""
+    try:
+        _check_known(layer, step, name, [found.found], f"step {found.step}")
+    except FactMismatchError as error:
+        error.file, error.hunk = found, _first_failing(work, layer, step, name, data)
         raise
 
 

@@ -95,7 +95,7 @@ def moved_git(context: Context, old: LockedGit, new: LockedGit) -> MovedGit:
         history_problem = "it is another repository now"
     else:
         try:
-            with context.progress.task(f"history of {new.name}", unit="commits"):
+            with context.progress.task(f"fetching the history of {new.name}", unit="commits"):
                 history = git.history(locate(context, new.repository), old.commit, new.commit)
         except RAISED:
             raise
