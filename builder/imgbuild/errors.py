@@ -40,7 +40,52 @@ This module imports nothing of the package.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedHunk:
+    """The first hunk of a patch that does not apply, beside what the file has; bounded, each text one safe line.
+
+    Attributes:
+        number: of the hunk among those of its file, from 1.
+        header: `@@ -1,2 +1,3 @@`.
+        lines: of the hunk, with their signs.
+        at: the line of the file, from 1, with which `there` begins: where the hunk comes nearest.
+        there: lines of the file, each after `!` where the hunk does not expect it, else after a blank.
+    """
+
+    number: int
+    header: str
+    lines: tuple[str, ...]
+    at: int
+    there: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchedFile:
+    """The file of an image that a step was to patch: `found` is what the step found there, before its first patch.
+
+    `recorded` is what the lock has as that; None where there is no lock, or the step is new.
+    """
+
+    path: str
+    step: str
+    found: str
+    recorded: str | None = None
+
+
+class OfPatch:
+    """What errors about patches have besides: who knows them on the way up adds them.
+
+    Attributes:
+        hunk: the first one that does not fit, if it is one that does not.
+        file: the file of the image.
+    """
+
+    hunk: FailedHunk | None = None
+    file: PatchedFile | None = None
 
 
 class ImgbuildError(Exception):
@@ -149,7 +194,7 @@ class UnpinnedError(InputError):
     advice = "name a digest or a full commit id, or run `imgbuild lock IMAGE` to pin it"
 
 
-class PatchError(InputError):
+class PatchError(OfPatch, InputError):
     """A unified diff does not apply exactly, changes nothing, or leaves its list of files."""
 
     code = "PATCH_REFUSED"
@@ -189,8 +234,11 @@ class LayoutError(IntegrityError):
     code = "LAYOUT_INVALID"
 
 
-class FactMismatchError(IntegrityError):
-    """A fact in the lock differs from what the verified bytes say."""
+class FactMismatchError(OfPatch, IntegrityError):
+    """A fact in the lock differs from what the verified bytes say.
+
+    Of a file that is to be patched it may be what upstream says of it; then it has the file, and the hunk, if any.
+    """
 
     code = "FACT_MISMATCH"
     advice = "was the lock edited? take that back; or remove the lock and run `imgbuild lock IMAGE` to make it anew"

@@ -31,6 +31,7 @@ SAMPLES = {
     "lock-result": ["lock", "tiny"],
     "lock-result of a check": ["lock", "tiny", "--check"],
     "lock-result of a change": ["lock", "tiny", "--complete", "--dry-run"],
+    "lock-result of an update": ["lock", "tiny", "--update", "base", "--dry-run"],
     "nccl-result": ["nccl", f"base:/{LIBRARY}"],
     "nccl-result of two": ["nccl", f"tiny:/{LIBRARY}", "--against", f"base:/{LIBRARY}"],
     "plan-result": ["plan", "tiny"],

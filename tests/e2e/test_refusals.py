@@ -100,8 +100,10 @@ def check_refusal(tiny: Tiny, wanted: Refusal, capsys: pytest.CaptureFixture[str
     assert execute(tiny, *wanted.command) == wanted.exit_code, capsys.readouterr()
     out, err = capsys.readouterr()
     assert out == ""
-    error, hint = err.splitlines()
+    # Between them stands, of a patch only, the hunk that does not fit.
+    error, *block, hint = err.splitlines()
     assert error.startswith(f"error[{wanted.code}]: ")
+    assert all(line.startswith("  ") for line in block)
     assert [text for text in wanted.says if text not in err] == [], err
     assert hint.startswith("  hint: ")
     assert snapshot(tiny) == before
@@ -111,7 +113,8 @@ def check_refusal(tiny: Tiny, wanted: Refusal, capsys: pytest.CaptureFixture[str
     assert execute(tiny, *wanted.command, "--json") == wanted.exit_code
     out, err = capsys.readouterr()
     document = validated("error", out)["error"]
-    assert err.splitlines() == [error, hint]
+    assert err.splitlines() == [error, *block, hint]
+    assert bool(block) == ("patch" in document)
     assert document["code"] == wanted.code
     assert document["exit_code"] == wanted.exit_code
     assert error == f"error[{wanted.code}]: {document['message']}"

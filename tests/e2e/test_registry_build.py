@@ -243,6 +243,23 @@ def test_a_lock_that_names_an_index_which_does_not_have_its_manifest_is_refused(
     assert remote.run("build", "tiny")[1]["code"] == "DOCUMENT_INVALID"
 
 
+def test_P29_a_definition_that_names_an_index_moves_to_the_next_index(remote: Remote) -> None:
+    platforms = [{"os": "linux", "architecture": "amd64"}, {"os": "linux", "architecture": "arm64"}]
+    first = make_index(remote, platforms)
+    assert relock(remote, tag="multi", manifest=str(first))[0] == 0
+    second = make_index(remote, platforms[1:])
+    code, found = remote.run("lock", "tiny", "--update", "base")
+    assert code == 0, found
+    assert found["moved_pin"]["edits"] == [{"path": "base.manifest", "old": str(first), "new": str(second)}]
+    assert locked(remote.tiny)["pins"]["base"]["index"] == str(second)
+    assert remote.run("lock", "tiny", "--check")[0] == 0
+    code, found = remote.run("lock", "tiny", "--update", "base", "--to", "v1")
+    assert [row["path"] for row in found["moved_pin"]["edits"]] == ["base.manifest", "base.tag"]
+    assert "index" not in locked(remote.tiny)["pins"]["base"]
+    assert remote.run("lock", "tiny", "--update", "base", "--to", str(first))[0] == 0
+    assert locked(remote.tiny)["pins"]["base"]["index"] == str(first)
+
+
 @pytest.mark.parametrize(
     "platforms",
     [

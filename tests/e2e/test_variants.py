@@ -238,16 +238,6 @@ def test_a_stage_that_the_commit_does_not_have_is_refused(patched: Tiny, go: Cal
     assert (error["problem"], error["expected"]) == ("has no such file", "patches/3.patch")
 
 
-def test_a_pinned_commit_is_not_moved(patched: Tiny, go: Callable[..., tuple[int, Any]]) -> None:
-    relock(patched, "adapter")
-    (adapter,) = (row for row in locked(patched)["pins"]["sources"] if row["name"] == "adapter")
-    patched.image["sources"]["adapter"] |= {"commit": adapter["commit"]}
-    patched.write()
-    assert go("lock", "tiny", "--offline")[0] == 0
-    code, error = go("lock", "tiny", "--offline", "--update", "adapter")
-    assert (code, error["problem"]) == (2, "has nothing to move: the definition pins the commit")
-
-
 @pytest.mark.parametrize(
     "text",
     [

@@ -42,6 +42,7 @@ HOMES = {
     "isal": ("content/compression",),
     "installer": ("content/wheel",),
     "jsonschema": ("model/decode",),
+    "tomlkit": ("adapters/tomledit",),
     "click": ("cli", "cli/*"),
     "rich": ("cli", "cli/*"),
     "subprocess": ("adapters/*",),

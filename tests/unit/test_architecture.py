@@ -14,7 +14,18 @@ from tests.support import sources
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-HEAVY = ("backports", "elftools", "git", "installer", "jsonschema", "msgspec", "packaging", "rich", "tomllib")
+HEAVY = (
+    "backports",
+    "elftools",
+    "git",
+    "installer",
+    "jsonschema",
+    "msgspec",
+    "packaging",
+    "rich",
+    "tomlkit",
+    "tomllib",
+)
 WRITES = {
     "adapters/fetch: os.fsync": "pip wrote the wheel; it is synced before durable.move gives it its name",
     "adapters/gitsource: path.unlink": "removes what a killed git left in git's own repository, under its lock",
@@ -84,6 +95,7 @@ BAD: dict[Callable[[Mapping[str, str]], list[str]], list[dict[str, str]]] = {
         {"content/loader": "def f():\n    import installer.utils"},
         {"model/image": "from jsonschema import validate"},
         {"steps/a": "import click"},
+        {"adapters/project": "import tomlkit"},
         {"adapters/fetch": "import rich.progress"},
         {"steps/a": "import subprocess as s"},
         {"content/tarstream": "import tarfile"},

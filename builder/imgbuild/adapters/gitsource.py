@@ -1,8 +1,8 @@
-"""Git repositories as verified trees: a cache of bare repositories, and the two questions asked of them.
+"""Git repositories as verified trees: a cache of bare repositories, and the questions asked of them.
 
-`giturl` says what may be asked, `gitprocess` runs git, `gitobjects` and `gittree` read what was fetched. A cached
-repository is made without template and hooks, is named by the digest of its source's URL, and is complete for the
-commits that have a ref below `refs/imgbuild/`.
+`giturl` says what may be asked, `gitprocess` runs git, `gitobjects`, `gittree` and `githistory` read what was fetched.
+A cached repository is made without template and hooks, is named by the digest of its source's URL, and is complete for
+the commits that have a ref below `refs/imgbuild/`. The history between commits is kept in another one beside it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,15 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from imgbuild.adapters.durable import exclusive, make_folder, move_folder, work_folder
+from imgbuild.adapters.githistory import (
+    COMMITS,
+    GitCommit,
+    GitHistory,
+    diff_blobs,
+    fetch_commits,
+    has_commit,
+    read_history,
+)
 from imgbuild.adapters.gitobjects import Objects
 from imgbuild.adapters.gitprocess import Runner
 from imgbuild.adapters.gittree import (
@@ -42,11 +51,14 @@ if TYPE_CHECKING:
     from imgbuild.adapters.giturl import Source
 
 __all__ = [
+    "COMMITS",
     "MODE_EXECUTABLE",
     "MODE_FILE",
     "MODE_LINK",
     "TIMEOUT_SECONDS",
+    "GitCommit",
     "GitFile",
+    "GitHistory",
     "GitRepository",
     "GitTree",
     "content_digest",
@@ -54,6 +66,8 @@ __all__ = [
 
 TIMEOUT_SECONDS = 1_800.0
 """seconds for one git command, or for the wait for another process's fetch; room for a big one on a slow line."""
+HISTORY_SECONDS = 300.0
+"""seconds for one git command of a history: nothing depends on it."""
 _ALL_DEPTH = 2_147_483_647
 """what git itself means by --unshallow, and right for a complete repository too."""
 _ABSENT = ("not our ref", "did not send all necessary objects", "find remote ref", "bad object")
@@ -165,8 +179,32 @@ class GitRepository:
             objects.close()
             raise
 
-    def _bare(self, source: Source, hex_digits: int) -> Path:
-        suffix = ".git" if hex_digits == SHA1_HEX else ".sha256.git"
+    def history(self, repository: str, old: str, new: str) -> GitHistory:
+        """What lies between two commits, for people; the history of both is fetched where it is not here.
+
+        Raises:
+            OfflineMissError: it would have to be fetched from elsewhere.
+            MissingError: the new commit cannot be had with its history.
+            InputError, ArchiveError, DigestMismatchError, ToolError, StorageError: as `fetch` says.
+        """
+        source = parse_source(repository, allow_local=self._allow_local)
+        bare = self._bare(source, len(new), kind=".history")
+        runner = Runner(bare, source, min(self._timeout, HISTORY_SECONDS))
+        if not (has_commit(runner, old) and has_commit(runner, new)):
+            if self._offline and source.remote:
+                raise OfflineMissError(source.name, "has its history elsewhere")
+            with exclusive(bare / "imgbuild-fetching", seconds=self._timeout):
+                _sweep(bare)
+                fetch_commits(runner, source, (new, old))
+        return read_history(bare, runner, source, old, new)
+
+    def diff(self, repository: str, old: GitFile, new: GitFile) -> list[bytes]:
+        """The lines of a diff of two files of trees that `fetch` gave; a `ToolError` where it is longer than 4 MiB."""
+        source = parse_source(repository, allow_local=self._allow_local)
+        return diff_blobs(Runner(self._bare(source, len(new.blob)), source, self._timeout), old.blob, new.blob)
+
+    def _bare(self, source: Source, hex_digits: int, *, kind: str = "") -> Path:
+        suffix = kind + (".git" if hex_digits == SHA1_HEX else ".sha256.git")
         final = self._cache / (hashlib.sha256(source.url.encode()).hexdigest() + suffix)
         if (final / "HEAD").is_file():
             return final

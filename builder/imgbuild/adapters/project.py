@@ -70,18 +70,37 @@ class ImageInput:
         return digest_of_inputs(list(self.inputs))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """One file that says something about an image.
+
+    Attributes:
+        name: its path below the project's folder.
+        raw: its bytes.
+        value: its parsed TOML.
+        whole: whether the base and the sources that it has are not added to those of other files, but replace them.
+    """
+
+    name: str
+    raw: bytes
+    value: Any
+    whole: bool = False
+
+
 class Project:
     """A folder with `locks/` and `layers/`."""
 
-    def __init__(self, root: Path, stand_in: Path | None = None) -> None:
+    def __init__(self, root: Path, stand_in: Path | None = None, instead: tuple[tuple[str, bytes], ...] = ()) -> None:
         """Nothing is read yet.
 
         Args:
             root: the folder.
             stand_in: a folder with `IMAGE.toml` (`model.inherit.StandIn`) and its locks, instead of those in `locks/`.
+            instead: what files are taken to hold that are not written yet, by their paths below `root`.
         """
         self.root = root
         self.stand_in = stand_in
+        self._instead = dict(instead)
 
     @classmethod
     def find(cls, start: Path) -> Project:
@@ -102,6 +121,10 @@ class Project:
             raise UsageError(f"--stand-in {folder}", "is not below the project's folder", where=str(self.root))
         # By one name, however it was written: the names of its files are in the lock.
         return Project(self.root, self.root / real.relative_to(root))
+
+    def with_file(self, name: str, raw: bytes) -> Project:
+        """The same project as if the file `name`, a path below the root, held these bytes."""
+        return Project(self.root, self.stand_in, (*self._instead.items(), (name, raw)))
 
     def images(self) -> tuple[str, ...]:
         """The names of all definitions."""
@@ -136,6 +159,22 @@ class Project:
             inputs=tuple(inputs),
             stand_in=None if self.stand_in is None else str(self.stand_in.relative_to(self.root)),
         )
+
+    def documents(self, image: str) -> tuple[Definition, ...]:
+        """The files that say what an image is, the one that has the last word first; those that `load` accepts."""
+        found = []
+        if self.stand_in is not None:
+            path = self.stand_in / f"{image}.toml"
+            found.append(self._document(str(path.relative_to(self.root)), whole=True))
+        name: str | None = image
+        while name is not None:
+            found.append(self._document(f"locks/{name}.toml"))
+            name = found[-1].value.get("extends")
+        return tuple(found)
+
+    def _document(self, name: str, *, whole: bool = False) -> Definition:
+        raw = self._read(self.root / name)
+        return Definition(name=name, raw=raw, value=_toml(raw, name), whole=whole)
 
     def _definition(self, image: str, inputs: list[Input], below: tuple[str, ...]) -> dict[str, Any]:
         """The parsed file of an image, with what it extends; each file that was read is added to `inputs`."""
@@ -232,6 +271,8 @@ class Project:
 
     def _read(self, path: Path) -> bytes:
         shown = path.relative_to(self.root)
+        if str(shown) in self._instead:
+            return self._instead[str(shown)]
         try:
             # A link would make the input depend on what is outside of the repository.
             if not path.resolve(strict=True).is_relative_to(self.root.resolve()):

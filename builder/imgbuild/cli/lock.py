@@ -12,6 +12,7 @@ from imgbuild.cli.render import show_moved
 if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput, Project
     from imgbuild.cli.render import Output
+    from imgbuild.cli.results_lock import MovedPinBody
     from imgbuild.model.lockfile import Lock
     from imgbuild.steps.context import Context
     from imgbuild.steps.lock import LockChange, LockOutcome
@@ -31,6 +32,12 @@ _NOT_CURRENT = {"absent", "stale", "incomplete"}
     shell_complete=complete_pin,
     help="Resolve this pin anew: base, or a source; repeatable.",
 )
+@click.option(
+    "--to",
+    metavar="VALUE",
+    help="Where the one pin of --update goes: a digest or tag of the base; a commit, branch or tag of a git source; a "
+    "path or digest of a file; a version of a wheel or toolchain.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
 @given_option
 @shared
@@ -40,39 +47,84 @@ def command(
     check: bool,
     complete: bool,
     update: tuple[str, ...],
+    to: str | None,
     dry_run: bool,
     given: tuple[str, ...],
     settings: Settings,
 ) -> int:
     """Resolve the definition of IMAGE to digests and write locks/IMAGE.lock.json.
 
-    Pins that still fit the definition are kept; only new ones, and those named by --update, are resolved.
+    Pins that still fit the definition are kept; only new ones, and those named by --update, are resolved. Where the
+    definition has the value that --update moves (base.manifest, a commit, a digest, a version), it is changed there,
+    too; nothing else of the file is. Neither file is written unless all steps apply.
     """
     if sum((check, complete, bool(update))) > 1:
         raise click.UsageError("--check, --complete and --update exclude each other")
+    if to is not None and len(set(update)) != 1:
+        raise click.UsageError("--to needs exactly one --update")
     if check and given:
         raise click.UsageError("--check reads no sources: leave --source out")
-    from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415 - imported when used
-    from imgbuild.steps.lock import complete_lock, make_lock, write_lock  # noqa: PLC0415 - imported when used
-
     project = settings.open_project()
     context = settings.context(project, staged=True)
     inputs = project.load(image)
     old = project.lock(image)
+    if update:
+        _update(settings, context, project, inputs, old, names=frozenset(update), to=to, given=given, dry_run=dry_run)
+        return 0
+    from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.lock import complete_lock, make_lock, write_lock  # noqa: PLC0415 - imported when used
+
     take_given(context, parse_given(inputs.definition, given))
     status, reason = look(inputs, old)
-    if check or (status == "current" and not complete and not update):
+    if check or (status == "current" and not complete):
         _show(settings, context, project, image, None, status, reason)
         return 1 if status in _NOT_CURRENT else 0
     if complete and old is not None:
         outcome = complete_lock(context, inputs, old)
     else:
-        outcome = make_lock(context, inputs, old, update=frozenset(update))
-    status = "current" if not outcome.changes else "would-write" if dry_run else "written"
+        outcome = make_lock(context, inputs, old, update=frozenset())
+    status = _status(outcome, dry_run=dry_run)
     if status == "written":
         write_lock(project.lock_path(image), outcome.lock)
     _show(settings, context, project, image, outcome, status, None)
     return 0
+
+
+def _update(
+    settings: Settings,
+    context: Context,
+    project: Project,
+    inputs: ImageInput,
+    old: Lock | None,
+    *,
+    names: frozenset[str],
+    to: str | None,
+    given: tuple[str, ...],
+    dry_run: bool,
+) -> None:
+    """Move pins: nothing is written before all is known, and of the two files the definition first."""
+    from imgbuild.cli.lock_bodies import moved_pin_body  # noqa: PLC0415 - imported when used
+    from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415
+    from imgbuild.steps.lock import make_lock  # noqa: PLC0415
+    from imgbuild.steps.move import move_pins, write_move  # noqa: PLC0415
+    from imgbuild.steps.moved import compare_pins  # noqa: PLC0415
+
+    image = inputs.definition.name
+    # A name that makes no sense is refused before anything is asked for.
+    parse_given(inputs.definition, given)
+    move = move_pins(context, project, inputs, old, names=names, to=to)
+    assert old is not None  # noqa: S101 - else it was refused
+    take_given(context, parse_given(move.image.definition, given))
+    outcome = make_lock(context, move.image, old, update=move.update, start=move.start)
+    body = moved_pin_body(move, compare_pins(context, old, outcome.lock))
+    status = _status(outcome, dry_run=dry_run)
+    if status == "written":
+        write_move(project.root, project.lock_path(image), move.file, outcome.lock)
+    _show(settings, context, project, image, outcome, status, None, body)
+
+
+def _status(outcome: LockOutcome, *, dry_run: bool) -> Status:
+    return "current" if not outcome.changes else "would-write" if dry_run else "written"
 
 
 def look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:
@@ -96,8 +148,11 @@ def _show(
     outcome: LockOutcome | None,
     status: Status,
     reason: str | None,
+    moved_pin: MovedPinBody | None = None,
 ) -> None:
-    from imgbuild.cli.results import TOOL, LockBody, LockDocument, change_bodies, moved_bodies  # noqa: PLC0415
+    """The document, or words; the fields of the lock stand after those of a moved pin with -v only."""
+    from imgbuild.cli.results import TOOL, change_bodies, moved_bodies  # noqa: PLC0415
+    from imgbuild.cli.results_lock import LockBody, LockDocument  # noqa: PLC0415
 
     changes = () if outcome is None else outcome.changes
     path = str(project.lock_path(image).relative_to(project.root))
@@ -106,25 +161,37 @@ def _show(
         path=path,
         status=status,
         reason=reason,
+        moved_pin=moved_pin,
         changes=change_bodies(changes),
         moved=moved_bodies(context.ledger),
     )
     output = settings.output
     output.document(LockDocument(schema="imgbuild/lock-result/v1", tool=TOOL, result=body))
-    show_changes(output, changes)
+    if moved_pin is not None:
+        from imgbuild.cli.lock_moved import show_moved_pin  # noqa: PLC0415 - imported when used
+
+        show_moved_pin(output, moved_pin)
+    if moved_pin is None or output.verbose:
+        show_changes(output, changes)
     if changes:
         show_moved(output, context.ledger)
+    if reason is not None:
+        output.line(f"  {reason}")
+    if moved_pin is not None and moved_pin.definition is not None:
+        output.line(f"{moved_pin.definition} {'written' if status == 'written' else 'would change'}", bold=True)
+    output.line(f"{path} {_words(image, status, len(changes))}", bold=True)
+
+
+def _words(image: str, status: Status, count: int) -> str:
     words = {
         "current": "is up to date: its inputs are unchanged (facts and result are checked by `imgbuild build`)",
         "absent": f"is not there; run `imgbuild lock {image}`",
         "stale": f"is stale; run `imgbuild lock {image}`",
         "incomplete": f"is incomplete; run `imgbuild lock {image} --complete`",
-        "written": f"written, {len(changes)} fields changed; not verified yet, `imgbuild build {image}` does that",
-        "would-write": f"would change in {len(changes)} fields; nothing was written",
+        "written": f"written, {count} fields changed; not verified yet, `imgbuild build {image}` does that",
+        "would-write": f"would change in {count} fields; nothing was written",
     }
-    if reason is not None:
-        output.line(f"  {reason}")
-    output.line(f"{path} {words[status]}", bold=True)
+    return words[status]
 
 
 def show_changes(output: Output, changes: tuple[LockChange, ...]) -> None:

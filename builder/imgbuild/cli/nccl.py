@@ -53,11 +53,11 @@ def command(library: str, *, against: str | None, platform: str | None, settings
     asked = [parse_asked(text) for text in (library, against) if text is not None]
     context = _context(settings, asked)
     found = [_read(context, one, platform) for one in asked]
-    first, *others = (_body(one) for one in found)
+    first, *others = (library_body(one) for one in found)
     path = next((one.real for one in reversed(found) if one.real is not None), None)
     body = NcclBody(
         library=first,
-        against=_compare(first, others[0]) if others else None,
+        against=compare(first, others[0]) if others else None,
         definition=definition(first, path),
         moved=moved_bodies(context.ledger),
     )
@@ -65,7 +65,7 @@ def command(library: str, *, against: str | None, platform: str | None, settings
     if body.against is None:
         _show_one(settings.output, first)
     else:
-        _show_both(settings.output, first, body.against)
+        show_both(settings.output, first, body.against)
     return _end(settings.output, body, context if body.moved else None)
 
 
@@ -88,7 +88,8 @@ def _read(context: Context, asked: Asked, platform: str | None) -> Library:
     return read_image_library(asked, open_named(context, reference, digest=digest, platform=platform))
 
 
-def _body(found: Library) -> NcclLibrary:
+def library_body(found: Library) -> NcclLibrary:
+    """A library as its document has it."""
     from imgbuild.cli import results_nccl as results  # noqa: PLC0415 - imported when used
     from imgbuild.content.nccl import MARKERS  # noqa: PLC0415
 
@@ -137,7 +138,8 @@ def _tables(facts: NcclFacts) -> dict[str, object]:
     }
 
 
-def _compare(first: NcclLibrary, other: NcclLibrary) -> NcclComparison:
+def compare(first: NcclLibrary, other: NcclLibrary) -> NcclComparison:
+    """The other one, and in what the first one differs from it."""
     from imgbuild.cli.nccl_rows import rows  # noqa: PLC0415 - imported when used
     from imgbuild.cli.results_nccl import NcclComparison  # noqa: PLC0415
 
@@ -169,7 +171,7 @@ def _show_place(output: Output, name: str, body: NcclLibrary) -> None:
         output.line(f"{'':12} {body.member} of {body.wheel}")
 
 
-def _show_both(output: Output, first: NcclLibrary, against: NcclComparison) -> None:
+def show_both(output: Output, first: NcclLibrary, against: NcclComparison) -> None:
     """One row a fact; where both are the same it stands once."""
     from imgbuild.cli.nccl_rows import rows  # noqa: PLC0415 - imported when used
 

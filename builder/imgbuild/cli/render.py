@@ -157,10 +157,30 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
         document = ErrorDocument(schema="imgbuild/error/v1", tool=TOOL, error=error_body(error))
         click.echo(jsontext.dumps(builtins(document)), nl=False)
     click.echo(one_line(f"error[{error.code}]: {error}"), err=True)
+    for line in _patch_lines(error):
+        click.echo(one_line(line), err=True)
     for name, cause in getattr(error, "causes", ()):
         click.echo(one_line(f"  {name}: {cause.code}: {cause}"), err=True)
     click.echo(one_line(f"  hint: {error.hint or error.advice}"), err=True)
     return error.exit_code
+
+
+def _patch_lines(error: ImgbuildError) -> list[str]:
+    """The file that a patch does not fit, and the hunk beside what is there."""
+    from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
+
+    if not isinstance(error, OfPatch):
+        return []
+    file, hunk, lines = error.file, error.hunk, []
+    if file is not None:
+        lines = [f"  file {file.path}  ({file.step})", f"      is now    {file.found}"]
+        if file.recorded is not None:
+            lines.append(f"      lock has  {file.recorded}{' (the same)' if file.recorded == file.found else ''}")
+    if hunk is not None:
+        lines += [f"  hunk {hunk.number}  {hunk.header}", *(f"      {line}" for line in hunk.lines)]
+        lines.append(f"  there, from line {hunk.at} (! is not what the hunk expects)")
+        lines += [f"      {line}" for line in hunk.there] or ["      (the file is empty)"]
+    return lines
 
 
 def usage_error(error: click.ClickException, *, as_json: bool) -> int:

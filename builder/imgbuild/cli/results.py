@@ -28,6 +28,29 @@ class CauseBody(Document, frozen=True, kw_only=True):
     message: str
 
 
+class HunkBody(Document, frozen=True, kw_only=True):
+    """A hunk that does not apply: its lines with their signs, and those of the file from line `at` on.
+
+    `there` has `!` before each line that the hunk does not expect, else a blank.
+    """
+
+    number: int
+    header: str
+    lines: list[str]
+    at: int
+    there: list[str]
+
+
+class PatchBody(Document, frozen=True, kw_only=True):
+    """What a patch does not fit: a file of the image, as a step found it and as the lock has it, and the first hunk."""
+
+    path: str | None = None
+    step: str | None = None
+    recorded: str | None = None
+    found: str | None = None
+    hunk: HunkBody | None = None
+
+
 class ErrorBody(Document, frozen=True, kw_only=True):
     """Why the work could not be done; `code` is stable."""
 
@@ -40,6 +63,7 @@ class ErrorBody(Document, frozen=True, kw_only=True):
     actual: str | None = None
     where: str | None = None
     hint: str | None = None
+    patch: PatchBody | None = None
     causes: list[CauseBody] = []  # noqa: RUF012 - msgspec copies empty mutable defaults
 
 
@@ -200,21 +224,6 @@ class VerifyDocument(ResultDocument[Literal["imgbuild/verify-report/v1"], Verify
     """`imgbuild verify --json`."""
 
 
-class LockBody(Document, frozen=True, kw_only=True):
-    """What became of the lock."""
-
-    image: str
-    path: str
-    status: Literal["current", "absent", "stale", "incomplete", "written", "would-write"]
-    reason: str | None = None
-    changes: list[ChangeBody]
-    moved: list[MovedBody]
-
-
-class LockDocument(ResultDocument[Literal["imgbuild/lock-result/v1"], LockBody], frozen=True, kw_only=True):
-    """`imgbuild lock --json`."""
-
-
 class PlanDocument(Document, frozen=True, kw_only=True):
     """`imgbuild plan --json`."""
 
@@ -310,8 +319,28 @@ def error_body(error: ImgbuildError) -> ErrorBody:
         code=error.code,
         exit_code=error.exit_code,
         message=_unicode(str(error)),
+        patch=_patch(error),
         causes=[CauseBody(pin=pin, code=cause.code, message=_unicode(str(cause))) for pin, cause in causes_of(error)],
         **fields,
+    )
+
+
+def _patch(error: ImgbuildError) -> PatchBody | None:
+    from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
+
+    if not isinstance(error, OfPatch) or (error.file is None and error.hunk is None):
+        return None
+    file, hunk = error.file, error.hunk
+    return PatchBody(
+        path=None if file is None else file.path,
+        step=None if file is None else file.step,
+        recorded=None if file is None else file.recorded,
+        found=None if file is None else file.found,
+        hunk=None
+        if hunk is None
+        else HunkBody(
+            number=hunk.number, header=hunk.header, lines=list(hunk.lines), at=hunk.at, there=list(hunk.there)
+        ),
     )
 
 

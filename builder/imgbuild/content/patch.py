@@ -18,16 +18,15 @@ Where a hunk goes:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from imgbuild.config import DEFAULT_LIMITS, GIB, Limits
 from imgbuild.content.diffhunk import Hunk
 from imgbuild.content.diffpath import Place, first_difference, shown, shown_pair
 from imgbuild.content.edit import apply_edit
+from imgbuild.content.hunkshown import failed_hunk
 from imgbuild.content.unidiff import FilePatch, parse_patch
-
-if TYPE_CHECKING:
-    from imgbuild.errors import PatchError
+from imgbuild.errors import PatchError
 
 __all__ = ["Applied", "FilePatch", "Hunk", "apply_edit", "apply_file", "parse_patch"]
 
@@ -61,7 +60,8 @@ def apply_file(patch: FilePatch, before: bytes | None, *, subject: str, limits: 
 
     Raises:
         PatchError: the file exists and should not, or the reverse; a hunk does not match, is already applied, or could
-            go to several places; a deletion leaves text; the result equals `before` or is too large.
+            go to several places (then it has that `hunk`); a deletion leaves text; the result equals `before` or is too
+            large.
 
     Not checked: that `before` and the result are the wanted ones (compare digests), and that the path is allowed.
     Time is linear in the sizes of file and patch plus `SEARCH_BYTES`; memory is about three times the file.
@@ -77,7 +77,11 @@ def apply_file(patch: FilePatch, before: bytes | None, *, subject: str, limits: 
     offsets: list[int] = []
     locator = _Locator(text, place)
     for number, hunk in enumerate(patch.hunks, 1):
-        start, offset = locator.locate(hunk, number)
+        try:
+            start, offset = locator.locate(hunk, number)
+        except PatchError as error:
+            error.hunk = failed_hunk(hunk, number, text)
+            raise
         pieces += (text[locator.position : start], hunk.new)
         offsets.append(offset)
         locator.move_past(hunk, start, offset)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imgbuild import jsontext
-from imgbuild.errors import FactMismatchError, LayoutError, MissingError, OfflineMissError, UnpinnedError, UsageError
+from imgbuild.errors import FactMismatchError, LayoutError, MissingError, OfflineMissError, UnpinnedError
 from imgbuild.model.lockfile import LockedBase
 from imgbuild.model.oci import INDEX_TYPES
 from imgbuild.model.ociindex import Index
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 
-def resolve_base(context: Context, definition: ImageDefinition, reference: Reference, *, update: bool) -> LockedBase:
+def resolve_base(context: Context, definition: ImageDefinition, reference: Reference) -> LockedBase:
     """Look up what the base of a definition is.
 
     Args:
         context: the surroundings, `based_on` the reference.
         definition: whose base is meant.
         reference: its parsed reference.
-        update: whether a tag was to be asked again, which makes no sense for a digest.
 
     Raises:
         As `pin_base`.
@@ -43,13 +42,6 @@ def resolve_base(context: Context, definition: ImageDefinition, reference: Refer
             expected="a manifest digest or a tag",
             actual="neither",
             hint="set base.tag or base.manifest",
-        )
-    if wanted.manifest is not None and update:
-        raise UsageError(
-            "--update base",
-            "has nothing to move: the definition pins the manifest",
-            actual=str(wanted.manifest),
-            hint="change base.manifest in the definition",
         )
     index, descriptor = _find(context, definition, wanted.manifest or wanted.tag or "")
     manifest = context.places.manifest(descriptor)

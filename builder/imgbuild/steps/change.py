@@ -8,7 +8,7 @@ from imgbuild import jsontext
 from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import FactMismatchError, PatchError, StepError
+from imgbuild.errors import FactMismatchError, FailedHunk, ImgbuildError, PatchedFile, PatchError, StepError
 from imgbuild.model.decode import builtins
 from imgbuild.model.layer import mode_bits, owner_ids
 from imgbuild.model.lockfile import ABSENT
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.project import LayerInput
+    from imgbuild.content.patch import FilePatch
     from imgbuild.model.layer import Compile, Edit, Patch, Replace
     from imgbuild.model.lockfile import LockedToolchain
     from imgbuild.steps.apply import Work
@@ -36,7 +37,8 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         exists = workspace.tree.get(real) is not None
         contents[name] = workspace.read(real, where=step_id) if exists else None
         states[name] = [workspace.state(real)]
-        _check_known(layer, step, name, states[name], f"step {step_id}")
+        found = PatchedFile(path=show(real), step=step_id, found=states[name][0])
+        _check_preimage(work, layer, step, name, contents[name], found)
         workspace.expect(step_id, real, tuple(states[name]))
     for subject, raw in _stages(work, layer, step):
         for file in parse_patch(raw, subject=subject, strip=step.strip):
@@ -49,8 +51,8 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
                     where=step_id,
                     hint="if the patch is right, add the file to `files` of the step, and run `imgbuild lock IMAGE`",
                 )
-            contents[file.path] = apply_file(file, contents[file.path], subject=subject).data
-            after = contents[file.path]
+            found = PatchedFile(path=show(allowed[file.path]), step=step_id, found=states[file.path][0])
+            contents[file.path] = after = _applied(file, contents[file.path], subject, found)
             states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
             _check_known(layer, step, file.path, states[file.path], subject)
             workspace.expect(step_id, allowed[file.path], tuple(states[file.path]))
@@ -65,6 +67,41 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
         _check_known(layer, step, name, states[name], f"step {step_id}", final=True)
         _write_text(work, real, contents[name], step, step_id)
         workspace.expect(step_id, real, tuple(states[name]), final=True)
+
+
+def _applied(file: FilePatch, before: bytes | None, subject: str, found: PatchedFile) -> bytes | None:
+    """The new bytes of one file; an error has the file with it."""
+    try:
+        return apply_file(file, before, subject=subject).data
+    except PatchError as error:
+        error.file = found
+        raise
+
+
+def _check_preimage(
+    work: Work, layer: LayerInput, step: Patch, name: bytes, data: bytes | None, found: PatchedFile
+) -> None:
+    """Refuse a file that is not what upstream says, with the first hunk that does not fit it."""
+    try:
+        _check_known(layer, step, name, [found.found], f"step {found.step}")
+    except FactMismatchError as error:
+        error.file, error.hunk = found, _first_failing(work, layer, step, name, data)
+        raise
+
+
+def _first_failing(work: Work, layer: LayerInput, step: Patch, name: bytes, data: bytes | None) -> FailedHunk | None:
+    """The first hunk that does not fit a file that is not what it should be; None where all do: that is no yes."""
+    try:
+        for subject, raw in _stages(work, layer, step):
+            for file in parse_patch(raw, subject=subject, strip=step.strip):
+                if file.path == name:
+                    data = apply_file(file, data, subject=subject).data
+    except PatchError as error:
+        return error.hunk
+    except ImgbuildError:
+        # That the file is another one is what has to be said.
+        return None
+    return None
 
 
 def _stages(work: Work, layer: LayerInput, step: Patch) -> Iterator[tuple[str, bytes]]:

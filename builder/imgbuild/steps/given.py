@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.durable import PendingFile
+    from imgbuild.digest import Digest
     from imgbuild.model.image import ImageDefinition
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
@@ -78,8 +79,21 @@ def take_given(context: Context, given: tuple[Given, ...]) -> None:
         StorageError: it cannot be read to its end, or the cache not be written.
     """
     for one in given:
-        with _open(one) as file, context.progress.task(f"reading {one.path.name}") as task:
+        with _open(one.name, one.path) as file, context.progress.task(f"reading {one.path.name}") as task:
             _take(context, one, file, task)
+
+
+def take_any(context: Context, name: str, path: Path) -> tuple[Digest, int]:
+    """Put a file into the cache under the digest that it has; returns that and its size. Raises as `take_given`."""
+    cache = context.cache
+    with (
+        _open(name, path) as file,
+        context.progress.task(f"reading {path.name}") as task,
+        cache.pending() as pending,
+    ):
+        digest, size = digest_of(_pieces(name, path, file, pending, task))
+        cache.commit(pending, digest, size)
+    return digest, size
 
 
 def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
@@ -88,7 +102,7 @@ def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
         pending = None
         if not is_whole(context, one.name, wanted):
             pending = stack.enter_context(cache.pending())
-        digest, size = digest_of(_pieces(one, file, pending, task))
+        digest, size = digest_of(_pieces(one.name, one.path, file, pending, task))
         if digest != wanted.digest or wanted.size not in {None, size}:
             raise DigestMismatchError(
                 f"source {one.name}",
@@ -102,18 +116,18 @@ def _take(context: Context, one: Given, file: io.FileIO, task: Task) -> None:
             cache.commit(pending, digest, size)
 
 
-def _pieces(one: Given, file: io.FileIO, pending: PendingFile | None, task: Task) -> Iterator[bytes]:
+def _pieces(name: str, path: Path, file: io.FileIO, pending: PendingFile | None, task: Task) -> Iterator[bytes]:
     limit = DEFAULT_LIMITS.source_bytes
     left = limit
     pieces = bounded(file, limit)
     while True:
-        with storage_errors(one.path, "read"):
+        with storage_errors(path, "read"):
             data = next(pieces, b"")
         if not data:
             return
         left -= len(data)
         if left < 0:
-            raise ArchiveError(f"source {one.name}", "is too long", expected=f"at most {limit} bytes (source_bytes)")
+            raise ArchiveError(f"source {name}", "is too long", expected=f"at most {limit} bytes (source_bytes)")
         if pending is not None:
             pending.write(data)
         task.advance(len(data))
@@ -121,11 +135,11 @@ def _pieces(one: Given, file: io.FileIO, pending: PendingFile | None, task: Task
 
 
 @contextlib.contextmanager
-def _open(one: Given) -> Iterator[io.FileIO]:
+def _open(name: str, path: Path) -> Iterator[io.FileIO]:
     """The file, which must be one: what a link leads to may be another file in a moment, and a pipe may never end."""
-    option = f"--source {one.name}={printable(str(one.path), 300)}"
+    option = f"--source {name}={printable(str(path), 300)}"
     try:
-        file = open_regular(one.path)
+        file = open_regular(path)
     except OSError as error:
         if error.errno == errno.ELOOP:
             hint = "give the file that it leads to"

@@ -6,13 +6,23 @@ Then the image is assembled once, in the staging area, to find out what steps fi
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from imgbuild.adapters.durable import write_file
-from imgbuild.errors import AvailabilityError, DocumentError, LockStaleError, UnresolvedError, UsageError
+from imgbuild.errors import (
+    AvailabilityError,
+    DocumentError,
+    FactMismatchError,
+    LockStaleError,
+    PatchedFile,
+    PatchError,
+    UnresolvedError,
+    UsageError,
+)
 from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.project import ImageInput
     from imgbuild.adapters.store import StagedStore
     from imgbuild.model.image import ImageDefinition
-    from imgbuild.model.lockfile import LockedBase, LockedSource, Result
+    from imgbuild.model.lockfile import LockedBase, LockedSource
     from imgbuild.steps.context import Context
 
 
@@ -46,15 +56,24 @@ class LockOutcome:
     changes: tuple[LockChange, ...]
 
 
-def make_lock(context: Context, image: ImageInput, old: Lock | None, *, update: frozenset[str]) -> LockOutcome:
+def make_lock(
+    context: Context, image: ImageInput, old: Lock | None, *, update: frozenset[str], start: Lock | None = None
+) -> LockOutcome:
     """Resolve, assemble and write down. Nothing is written to the repository; `write_lock` does that.
+
+    Args:
+        context: the surroundings.
+        image: what the repository says.
+        old: the lock that there is.
+        update: names of pins that are resolved anew.
+        start: `old` with pins that were moved already (`steps.move`), which are kept if they fit.
 
     Raises:
         UsageError: `update` names what is not in the definition.
         ImgbuildError: whatever resolving or assembling raises; then the old lock stays as it is.
     """
-    draft = draft_lock(context, image, old, update=update)
-    lock = _assembled(context, image, draft, None if old is None else old.result, derive=True)
+    draft = draft_lock(context, image, start or old, update=update)
+    lock = _assembled(context, image, draft, old, derive=True)
     return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
@@ -64,16 +83,7 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
     It raises as `make_lock`.
     """
     definition = image.definition
-    unknown = sorted(update - {BASE, *definition.sources})
-    if unknown:
-        known = ", ".join([BASE, *sorted(definition.sources)])
-        raise UsageError(f"--update {unknown[0]}", "names no pin of the image", expected=known)
-    if update and old is None:
-        raise UsageError(
-            f"--update {min(update)}",
-            f"has no lock to move a pin in: locks/{definition.name}.lock.json is not there",
-            hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
-        )
+    check_names(definition, old, update)
     base, sources = _pins(context, definition, old, update)
     return Lock(
         schema=SCHEMA,
@@ -91,6 +101,20 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
         # What was found out about the same base must come out again: only `--complete` may say something else.
         facts=None if old is None or old.pins.base != base else old.facts,
     )
+
+
+def check_names(definition: ImageDefinition, old: Lock | None, update: frozenset[str]) -> None:
+    """Refuse, with a `UsageError`, names that are no pins of an image, and any where there is no lock."""
+    unknown = sorted(update - {BASE, *definition.sources})
+    if unknown:
+        known = ", ".join([BASE, *sorted(definition.sources)])
+        raise UsageError(f"--update {unknown[0]}", "names no pin of the image", expected=known)
+    if update and old is None:
+        raise UsageError(
+            f"--update {min(update)}",
+            f"has no lock to move a pin in: locks/{definition.name}.lock.json is not there",
+            hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
+        )
 
 
 def _pins(
@@ -116,7 +140,7 @@ def complete_lock(context: Context, image: ImageInput, old: Lock) -> LockOutcome
     """Derive the facts and the result of a lock from its pins, which stay as they are."""
     check_fresh(image, old)
     bare = msgspec.structs.replace(old, facts=None, result=None)
-    lock = _assembled(context, image, bare, old.result, derive=False)
+    lock = _assembled(context, image, bare, old, derive=False)
     return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
@@ -179,10 +203,22 @@ def differences(old: Lock | None, new: Lock) -> tuple[LockChange, ...]:
     )
 
 
-def _assembled(context: Context, image: ImageInput, draft: Lock, before: Result | None, *, derive: bool) -> Lock:
+def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | None, *, derive: bool) -> Lock:
+    before = None if old is None else old.result
     store: StagedStore = context.store  # type: ignore[assignment] # the CLI opens a staged store for writing verbs
-    with store.session(), KnownLayers(context, before, blobs=False) as known:
-        return assemble(context, image, draft, known, derive=derive).lock
+    try:
+        with store.session(), KnownLayers(context, before, blobs=False) as known:
+            return assemble(context, image, draft, known, derive=derive).lock
+    except (FactMismatchError, PatchError) as error:
+        if error.file is not None and old is not None:
+            error.file = _recorded(error.file, old)
+        raise
+
+
+def _recorded(file: PatchedFile, old: Lock) -> PatchedFile:
+    """The same file, with what a lock has as its preimage."""
+    rows = (row.states[0] for row in old.pins.files if (row.step, row.path) == (file.step, file.path))
+    return dataclasses.replace(file, recorded=next(rows, None))
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

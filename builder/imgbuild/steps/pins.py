@@ -21,7 +21,6 @@ from imgbuild.errors import (
     FactMismatchError,
     InputError,
     StorageError,
-    UsageError,
 )
 from imgbuild.model.image import (
     FileSource,
@@ -58,6 +57,8 @@ FINAL = (BudgetError, CredentialError, StorageError)
 """After these nothing else is tried."""
 BASE = "base"
 """The name of the base among the pins."""
+_SHOWN = 20
+"""files of a source that one error names."""
 
 
 def pin_base(context: Context, definition: ImageDefinition, old: LockedBase | None, *, update: bool) -> LockedBase:
@@ -75,7 +76,7 @@ def pin_base(context: Context, definition: ImageDefinition, old: LockedBase | No
     kept = old is not None and (old.reference, old.tag_for_humans) == (reference.name, wanted.tag)
     demanded = {None} if old is None else {None, old.manifest, old.index}
     if old is None or update or not kept or wanted.manifest not in demanded:
-        old = resolve_base(context.based_on(reference.name), definition, reference, update=update)
+        old = resolve_base(context.based_on(reference.name), definition, reference)
     if wanted.config is not None and wanted.config != old.config:
         raise InputError(
             f"base {reference}",
@@ -101,14 +102,6 @@ def pin_sources(
     What cannot be reached is added to `lost`, and has no pin. `platform` is meant where a source is in an image and
     names none.
     """
-    for name, source in wanted.items():
-        if name in update and isinstance(source, GitSource) and source.commit is not None:
-            raise UsageError(
-                f"--update {name}",
-                "has nothing to move: the definition pins the commit",
-                actual=source.commit,
-                hint=f"change sources.{name}.commit in the definition",
-            )
     wanted = {name: _for_platform(source, platform) for name, source in wanted.items()}
     kept = {source.name: source for source in old}
     resolved: dict[str, LockedSource] = {}
@@ -204,9 +197,9 @@ def _fits_file(source: SingleSource, locked: LockedSingle) -> bool:
 def _resolve(context: Context, name: str, source: Source, resolved: dict[str, LockedSource]) -> LockedSource:
     match source:
         case GitSource():
-            return _resolve_git(context, name, source)
+            return resolve_git(context, name, source)
         case WheelSource():
-            return _resolve_wheel(context, name, source)
+            return resolve_one_wheel(context, name, source)
         case MemberSource():
             return _resolve_member(context, name, source, resolved)
         case FileSource() | UrlSource() | ImageMemberSource():
@@ -225,21 +218,21 @@ def _resolve(context: Context, name: str, source: Source, resolved: dict[str, Lo
             return LockedToolchain(name=name, distribution=source.name, version=source.version, hosts=hosts)
 
 
-def _resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
+def resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
+    """The pin of a source's commit, or of what its ref means now.
+
+    Raises:
+        FactMismatchError: files that the definition knows by digest are others there.
+        InputError, MissingError, IntegrityError, AvailabilityError: as fetching says.
+    """
     where = locate(context, source.repository)
     git = repository(context)
     commit = source.commit or git.resolve(where, source.ref)
     with git.fetch(where, commit) as tree:
         evidence = {path: Digest.of(tree.file(path, subject=name).read()) for path in _named(source)}
-        for path, digest in source.digests.items():
-            if evidence[path] != digest:
-                raise FactMismatchError(
-                    f"source {name}",
-                    "has another file than the definition knows",
-                    expected=digest,
-                    actual=evidence[path],
-                    where=f"{path}, commit {commit}",
-                )
+        others = [path for path, digest in sorted(source.digests.items()) if evidence[path] != digest]
+        if others:
+            raise _other_files(name, source, commit, evidence, others)
         return LockedGit(
             name=name,
             repository=source.repository,
@@ -251,6 +244,22 @@ def _resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
         )
 
 
+def _other_files(
+    name: str, source: GitSource, commit: str, found: dict[str, Digest], paths: list[str]
+) -> FactMismatchError:
+    """The first of some files in full, and the next ones in the hint: all of them have to be looked at."""
+    rest = "; ".join(f"{path}: {source.digests[path]} -> {found[path]}" for path in paths[1:_SHOWN])
+    more = f" (so have {len(paths) - 1} others: {rest})" if rest else ""
+    return FactMismatchError(
+        f"source {name}",
+        "has another file than the definition knows",
+        expected=source.digests[paths[0]],
+        actual=found[paths[0]],
+        where=f"{paths[0]}, commit {commit}",
+        hint=f"read what changed; if that is wanted, correct sources.{name}.digests in the definition{more}",
+    )
+
+
 def _named(source: GitSource) -> list[str]:
     return sorted({*source.digests, *source.evidence})
 
@@ -260,7 +269,8 @@ def _known_files(source: GitSource, locked: LockedGit) -> bool:
     return same and all(locked.evidence[path] == digest for path, digest in source.digests.items())
 
 
-def _resolve_wheel(context: Context, name: str, source: WheelSource) -> LockedWheel:
+def resolve_one_wheel(context: Context, name: str, source: WheelSource) -> LockedWheel:
+    """The pin of a wheel that the index has for a source now; raises what `pin_sources` does."""
     pin = resolve_wheel(
         source.name,
         source.version,

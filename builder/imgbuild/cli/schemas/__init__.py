@@ -16,7 +16,7 @@ _DOCUMENTS = {
     "inventory-result": ("imgbuild.cli.results", "InventoryDocument"),
     "layer": ("imgbuild.model.layer", "LayerDefinition"),
     "lock": ("imgbuild.model.lockfile", "Lock"),
-    "lock-result": ("imgbuild.cli.results", "LockDocument"),
+    "lock-result": ("imgbuild.cli.results_lock", "LockDocument"),
     "nccl-result": ("imgbuild.cli.results_nccl", "NcclDocument"),
     "plan-result": ("imgbuild.cli.results", "PlanDocument"),
     "registries": ("imgbuild.model.registries", "RegistriesDocument"),

@@ -1,0 +1,291 @@
+"""`imgbuild lock --update NAME [--to VALUE]`: where a pin goes, in the lock and in the definition.
+
+The line that decides is the one that changes: `base.manifest`, the commit, the digest or the version of a source, where
+the definition has it; else the tag or ref that it follows; else only the lock. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from imgbuild.adapters.durable import storage_errors, write_file
+from imgbuild.adapters.giturl import is_commit
+from imgbuild.adapters.tomledit import Edit, edit_toml, value_at
+from imgbuild.digest import Digest
+from imgbuild.errors import DocumentError, InputError, MissingError, UsageError
+from imgbuild.model.image import FileSource, GitSource, MemberSource, ToolchainSource, WheelSource
+from imgbuild.model.reference import Reference, check_tag
+from imgbuild.steps.basepin import resolve_base
+from imgbuild.steps.given import take_any
+from imgbuild.steps.lock import check_names, write_lock
+from imgbuild.steps.pins import BASE, resolve_git, resolve_one_wheel
+from imgbuild.steps.sources import locate, repository
+from imgbuild.text import printable
+
+if TYPE_CHECKING:
+    from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.model.image import ImageDefinition, Source
+    from imgbuild.model.lockfile import Lock, LockedBase, LockedSource
+    from imgbuild.steps.context import Context
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where one pin goes.
+
+    Attributes:
+        edits: what the definition says then, as far as it says something else now.
+        base: the base's new pin.
+        source: the new pin of a source.
+    """
+
+    edits: tuple[Edit, ...] = ()
+    base: LockedBase | None = None
+    source: LockedSource | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditedFile:
+    """A definition before and after; `name` is its path below the project's folder."""
+
+    name: str
+    before: bytes
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """All that is to move.
+
+    Attributes:
+        names: of the pins.
+        edits: the values that change in the definition, each with the one that it has now.
+        file: the definition, if it changes.
+        image: what the repository says then.
+        start: the lock with those pins that are known already, to make the new one from.
+        update: names of pins that are still to be resolved.
+    """
+
+    names: tuple[str, ...]
+    edits: tuple[tuple[Edit, str], ...]
+    file: EditedFile | None
+    image: ImageInput
+    start: Lock
+    update: frozenset[str]
+
+
+def move_pins(
+    context: Context, project: Project, image: ImageInput, old: Lock | None, *, names: frozenset[str], to: str | None
+) -> Move:
+    """Find out where pins go.
+
+    Args:
+        context: the surroundings. A file that `to` names is put into its cache.
+        project: where the image is from.
+        image: what the repository says.
+        old: the lock that there is.
+        names: of the pins; one, where `to` is given.
+        to: where it goes, as the user says it; None is what its movable name means now.
+
+    Raises:
+        UsageError: a name or value makes no sense, or what is to change stands in a file of another image.
+        ImgbuildError: what resolving says.
+    """
+    check_names(image.definition, old, names)
+    assert old is not None  # noqa: S101 - looked at there
+    targets = {name: found for name in sorted(names) if (found := _target(context, image.definition, old, name, to))}
+    edits = tuple(edit for target in targets.values() for edit in target.edits)
+    file, before = _edited(project, image.definition.name, targets)
+    if file is not None:
+        image = project.with_file(file.name, file.after).load(image.definition.name)
+    known = {name for name, target in targets.items() if target.base is not None or target.source is not None}
+    edited = {name for name, target in targets.items() if target.edits}
+    return Move(
+        names=tuple(sorted(names)),
+        edits=tuple(zip(edits, before, strict=True)),
+        file=file,
+        image=image,
+        start=_start(old, targets),
+        update=names - known - edited,
+    )
+
+
+def _start(old: Lock, targets: dict[str, Target]) -> Lock:
+    base = next((target.base for target in targets.values() if target.base is not None), old.pins.base)
+    sources = {source.name: source for source in old.pins.sources}
+    sources |= {name: target.source for name, target in targets.items() if target.source is not None}
+    pins = msgspec.structs.replace(old.pins, base=base, sources=[sources[name] for name in sorted(sources)])
+    # What was found out about another base does not follow from this one.
+    return msgspec.structs.replace(old, pins=pins, facts=old.facts if base == old.pins.base else None)
+
+
+def _target(context: Context, definition: ImageDefinition, old: Lock, name: str, to: str | None) -> Target | None:
+    """Where one pin goes; None where it is to be resolved as if it were new."""
+    if name == BASE:
+        if to is None and definition.base.manifest is None:
+            return None
+        return _base(context, definition, old.pins.base, to)
+    source = definition.sources[name]
+    if isinstance(source, GitSource):
+        return None if to is None and source.commit is None else _git(context, name, source, to)
+    return None if to is None else _other(context, name, source, to)
+
+
+def _base(context: Context, definition: ImageDefinition, old: LockedBase, to: str | None) -> Target:
+    wanted = definition.base
+    if to is None and wanted.tag is None:
+        hint = "say where to: --to DIGEST or --to TAG"
+        raise UsageError("--update base", "has no tag to follow: the definition has a manifest only", hint=hint)
+    digest = _digest(to) if to is not None and ":" in to else None
+    tag = wanted.tag if to is None or digest is not None else _tag(to)
+    reference = Reference.parse(wanted.reference, where="base.reference")
+    asked = msgspec.structs.replace(wanted, manifest=digest, tag=tag, config=None)
+    aimed = msgspec.structs.replace(definition, base=asked)
+    found = resolve_base(context.based_on(reference.name), aimed, reference)
+    edits = []
+    if wanted.manifest is not None:
+        # A definition that names an index goes on doing so.
+        index = found.index if wanted.manifest == old.index else None
+        edits.append(Edit(keys=("base", "manifest"), value=str(digest or index or found.manifest)))
+    if wanted.config is not None:
+        edits.append(Edit(keys=("base", "config"), value=str(found.config)))
+    if wanted.tag is not None and tag is not None:
+        edits.append(Edit(keys=("base", "tag"), value=tag))
+    else:
+        found = msgspec.structs.replace(found, tag_for_humans=wanted.tag)
+    return Target(edits=tuple(edits), base=found)
+
+
+def _git(context: Context, name: str, source: GitSource, to: str | None) -> Target:
+    ref = source.ref if to is None else to
+    commit = repository(context).resolve(locate(context, source.repository), ref)
+    found = resolve_git(context, name, msgspec.structs.replace(source, commit=commit))
+    if source.commit is not None:
+        return Target(edits=(Edit(keys=("sources", name, "commit"), value=commit),), source=found)
+    if is_commit(ref):
+        return Target(source=found)
+    found = msgspec.structs.replace(found, ref=ref)
+    return Target(edits=(Edit(keys=("sources", name, "ref"), value=ref),), source=found)
+
+
+def _other(context: Context, name: str, source: Source, to: str) -> Target:
+    """A file or a version. Of most of them the lock's pin is found out later, as the definition is another one."""
+    keys = ("sources", name)
+    match source:
+        case FileSource():
+            return Target(edits=_file(context, name, source, to))
+        case WheelSource():
+            edits = [Edit(keys=(*keys, "version"), value=to)]
+            found = None
+            if source.digest is not None:
+                aimed = msgspec.structs.replace(source, version=to, digest=None)
+                found = resolve_one_wheel(context, name, aimed)
+                edits.append(Edit(keys=(*keys, "digest"), value=str(found.digest)))
+            return Target(edits=tuple(edits), source=found)
+        case ToolchainSource():
+            return Target(edits=(Edit(keys=(*keys, "version"), value=to),))
+    kind = source.__struct_config__.tag
+    wheel = f"move its wheel: --update {source.wheel} --to VERSION" if isinstance(source, MemberSource) else None
+    hint = wheel or f"change sources.{name} in the definition, and run `imgbuild lock IMAGE`"
+    raise UsageError(f"--update {name}", f"names a source of kind {kind}, which --to does not move", hint=hint)
+
+
+def _file(context: Context, name: str, source: FileSource, to: str) -> tuple[Edit, ...]:
+    if to.startswith("sha256:"):
+        digest, size = _digest(to), None
+        if source.size is not None:
+            size = _size(context, name, digest)
+    else:
+        digest, size = take_any(context, name, Path(to))
+    edits = [Edit(keys=("sources", name, "digest"), value=str(digest))]
+    if source.size is not None and size is not None:
+        edits.append(Edit(keys=("sources", name, "size"), value=size))
+    return tuple(edits)
+
+
+def _size(context: Context, name: str, digest: Digest) -> int:
+    """The size of a file in the cache: a definition that has one cannot go on without."""
+    if not context.cache.has(digest):
+        raise MissingError(
+            f"source {name}",
+            "is not here, and its size has to be known: the definition has one",
+            expected=digest,
+            hint="give the file itself: --to FILE",
+        )
+    return context.cache.path(digest).stat().st_size
+
+
+def _digest(text: str) -> Digest:
+    try:
+        return Digest.parse(text)
+    except DocumentError as error:
+        option = f"--to {printable(text, 140)}"
+        expected = "sha256: and 64 hexadecimal digits"
+        raise UsageError(option, f"is not a digest: {error.problem}", expected=expected) from error
+
+
+def _tag(text: str) -> str:
+    try:
+        return check_tag(text, where="--to")
+    except InputError as error:
+        raise UsageError(error.subject, error.problem, hint="give a digest (sha256:…) or a tag") from error
+
+
+def _edited(project: Project, image: str, targets: dict[str, Target]) -> tuple[EditedFile | None, tuple[str, ...]]:
+    """The definition with its new values, if any differ, and of each edit the value that it has now.
+
+    Raises:
+        UsageError: a value stands in another file, which is not changed from here.
+    """
+    documents = project.documents(image) if any(target.edits for target in targets.values()) else ()
+    own = next((document for document in documents if document.name == f"locks/{image}.toml"), None)
+    before, changed = [], []
+    for name, target in targets.items():
+        for edit in target.edits:
+            place = next(one for one in documents if value_at(one.value, edit.keys) is not None)
+            now = value_at(place.value, edit.keys)
+            before.append(str(now))
+            if now == edit.value:
+                continue
+            if place is not own:
+                raise _elsewhere(image, name, edit, place.name, stand_in=place.whole)
+            changed.append(edit)
+    if own is None or not changed:
+        return None, tuple(before)
+    after = edit_toml(own.raw, changed, subject=own.name)
+    return EditedFile(name=own.name, before=own.raw, after=after), tuple(before)
+
+
+def _elsewhere(image: str, name: str, edit: Edit, file: str, *, stand_in: bool) -> UsageError:
+    parent = Path(file).stem
+    hint = f"change it there to {edit.value!r}, and run `imgbuild lock {image} --stand-in FOLDER`"
+    if not stand_in:
+        hint = f"move it there, with `imgbuild lock {parent} --update {name} --to …`; then run `imgbuild lock {image}`"
+    why = "a document of stand-ins" if stand_in else f"which {image} extends"
+    return UsageError(
+        f"--update {name}",
+        f"has to move {edit.path}, which stands in {file}, {why}",
+        expected=f"a value in locks/{image}.toml",
+        hint=hint,
+    )
+
+
+def write_move(root: Path, lock_path: Path, file: EditedFile | None, lock: Lock) -> None:
+    """Write the definition, if it changes, and then the lock, each atomically. A link to a definition stays one.
+
+    Raises:
+        InputError: somebody has changed the definition meanwhile; nothing is written.
+        StorageError: the disk refuses. After the first file the lock is stale, which the next run sees.
+    """
+    if file is not None:
+        path = (root / file.name).resolve()
+        with storage_errors(path, "read"):
+            now, mode = path.read_bytes(), path.stat().st_mode & 0o777
+        if now != file.before:
+            raise InputError(file.name, "was changed while its pin was moved", hint="run it again")
+        write_file(path, file.after, mode=mode)
+    write_lock(lock_path, lock)
