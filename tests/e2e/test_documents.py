@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,7 +68,7 @@ def test_every_document_follows_the_schema_that_it_names(
 
 
 def test_the_samples_are_all_documents_of_the_program() -> None:
-    files = {"image", "layer", "lock", "receipt", "registries"}
+    files = {"image", "layer", "lock", "receipt", "registries", "stand-in"}
     assert {sample.partition(" ")[0] for sample in SAMPLES} | files == set(names())
 
 
@@ -83,6 +84,7 @@ def files_of(tiny: Tiny) -> dict[str, Any]:
         "layer": tomllib.loads((tiny.root / "layers" / "tiny-app" / "layer.toml").read_text()),
         "lock": json.loads(tiny.project().lock_path("tiny").read_bytes()),
         "receipt": json.loads(raw),
+        "stand-in": tomllib.loads((Path(__file__).parents[1] / "standin/images/dsv41.toml").read_text()),
         "registries": {
             "schema": "imgbuild/registries/v1",
             "registry": {

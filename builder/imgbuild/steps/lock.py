@@ -83,7 +83,7 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
     It raises as `make_lock`.
     """
     definition = image.definition
-    check_names(definition, old, update)
+    check_names(image, old, update)
     base, sources = _pins(context, definition, old, update)
     return Lock(
         schema=SCHEMA,
@@ -103,17 +103,18 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
     )
 
 
-def check_names(definition: ImageDefinition, old: Lock | None, update: frozenset[str]) -> None:
+def check_names(image: ImageInput, old: Lock | None, update: frozenset[str]) -> None:
     """Refuse, with a `UsageError`, names that are no pins of an image, and any where there is no lock."""
-    unknown = sorted(update - {BASE, *definition.sources})
+    sources = image.definition.sources
+    unknown = sorted(update - {BASE, *sources})
     if unknown:
-        known = ", ".join([BASE, *sorted(definition.sources)])
+        known = ", ".join([BASE, *sorted(sources)])
         raise UsageError(f"--update {unknown[0]}", "names no pin of the image", expected=known)
     if update and old is None:
         raise UsageError(
             f"--update {min(update)}",
-            f"has no lock to move a pin in: locks/{definition.name}.lock.json is not there",
-            hint=f"run `imgbuild lock {definition.name}` first, which resolves everything",
+            f"has no lock to move a pin in: {image.lock_file} is not there",
+            hint=f"run `imgbuild lock {image.words}` first, which resolves everything",
         )
 
 
@@ -179,16 +180,16 @@ def check_fresh(image: ImageInput, lock: Lock) -> None:
     if found is None:
         problems = contradictions(image.definition, lock)
         if problems:
-            hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {lock.image}`"
-            raise DocumentError(f"locks/{lock.image}.lock.json", problems, hint=hint)
+            hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {image.words}`"
+            raise DocumentError(image.lock_file, problems, hint=hint)
         return
     name, recorded, current = found
     raise LockStaleError(
-        f"locks/{lock.image}.lock.json",
+        image.lock_file,
         f"is stale: {name} differs",
         expected=recorded,
         actual=current,
-        hint=f"run `imgbuild lock {lock.image}` and review the difference, or take the change back",
+        hint=f"run `imgbuild lock {image.words}` and review the difference, or take the change back",
     )
 
 

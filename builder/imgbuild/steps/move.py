@@ -95,7 +95,7 @@ def move_pins(
         UsageError: a name or value makes no sense, or what is to change stands in a file of another image.
         ImgbuildError: what resolving says.
     """
-    check_names(image.definition, old, names)
+    check_names(image, old, names)
     assert old is not None  # noqa: S101 - looked at there
     targets = {name: found for name in sorted(names) if (found := _target(context, image.definition, old, name, to))}
     edits = tuple(edit for target in targets.values() for edit in target.edits)
