@@ -14,6 +14,7 @@ from imgbuild.digest import Digest
 from imgbuild.model.oci import INDEX_TYPES, Manifest
 from imgbuild.steps.push import move_tags, push
 
+from tests.support import apart
 from tests.support.fault_registry import Fault, FaultRegistry, FlipBit
 from tests.support.forgery import LOCK, RECEIPT, Forgery
 from tests.support.remote import Remote, registries
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from tests.support.tiny import Tiny
 
 REPOSITORY = "llm/tiny"
+
+
+@pytest.fixture(autouse=True, params=["threads", "processes"])
+def _read_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "processes":
+        apart.always(monkeypatch)
 
 
 @pytest.fixture

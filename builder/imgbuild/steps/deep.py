@@ -16,7 +16,6 @@ is not known here: its own lock says it, and whoever made the image wrote that. 
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING
 
 from imgbuild.content.inventory import LayerScan
@@ -28,7 +27,7 @@ from imgbuild.model.paths import show
 from imgbuild.model.receipt import FOLDER
 from imgbuild.steps.base import Base, dump_base, merge
 from imgbuild.steps.crew import Crew
-from imgbuild.steps.layers import read_layer
+from imgbuild.steps.readers import reading
 from imgbuild.steps.scanned import failed, layer_findings
 from imgbuild.steps.verify_files import documents, files, packages
 from imgbuild.steps.view import View
@@ -68,12 +67,16 @@ def _scan_all(image: RemoteImage, findings: list[Finding]) -> list[LayerScan] | 
 
     def scan(pair: tuple[Descriptor, Digest]) -> LayerScan | ImgbuildError:
         try:
-            return read_layer(context, *pair, watched)
+            return read(*pair, watched)
         except UNREADABLE as error:
             return error
 
-    total = sum(layer.size for layer, _ in order)
-    with context.progress.task("verifying layers", total) as task, Crew(context, os.cpu_count() or 1) as crew:
+    layers = [layer for layer, _ in order]
+    with (
+        context.progress.task("verifying layers", sum(layer.size for layer in layers)) as task,
+        reading(context, layers) as (read, workers),
+        Crew(context, workers) as crew,
+    ):
         watched = crew.watched(task)
         found = dict(zip(order, crew.map(scan, order), strict=True))
     for layer, diff_id in pairs:

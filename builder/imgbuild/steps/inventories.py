@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -10,7 +9,8 @@ from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.crew import Crew
-from imgbuild.steps.layers import check_bytes, read_layer
+from imgbuild.steps.layers import check_bytes
+from imgbuild.steps.readers import reading
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imgbuild.content.inventory import Inventory
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
+    from imgbuild.steps.readers import Read
 
 _Pair: TypeAlias = tuple[Descriptor, Digest]
 """A layer as stored, and the DiffID that a config claims for it."""
@@ -84,11 +85,14 @@ def _read(context: Context, missing: AbstractSet[_Pair]) -> dict[_Pair, Taken]:
     if not missing:
         return {}
     order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
-    total = sum(layer.size for layer, _ in order)
-    workers = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with context.progress.task("reading layers", total) as task, Crew(context, workers) as crew:
+    layers = [layer for layer, _ in order]
+    with (
+        context.progress.task("reading layers", sum(layer.size for layer in layers)) as task,
+        reading(context, layers) as (read, workers),
+        Crew(context, workers) as crew,
+    ):
         watched = crew.watched(task)
-        return dict(zip(order, crew.map(lambda pair: scan(context, pair[0], pair[1], watched), order), strict=True))
+        return dict(zip(order, crew.map(lambda pair: _take(context, pair, watched, read), order), strict=True))
 
 
 def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | None:
@@ -102,10 +106,11 @@ def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | N
     return None if claimed is None else Taken(inventory=claimed, digest=expected, cached=True)
 
 
-def scan(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> Taken:
+def _take(context: Context, pair: _Pair, task: Task, read: Read) -> Taken:
     """Read one layer whole, check digest, size and DiffID, and keep its inventory."""
+    layer, diff_id = pair
     subject = f"layer {layer.digest}"
-    found = read_layer(context, layer, diff_id, task)
+    found = read(layer, diff_id, task)
     if (found.digest, found.size) != (layer.digest, layer.size) and context.places.is_local(layer):
         context.store.quarantine(layer.digest)
     check_bytes(layer, found.digest, found.size)
