@@ -11,7 +11,7 @@ from imgbuild.adapters.durable import anonymous, storage_errors
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MEMORY_BYTES = 32 * 1024 * 1024
+_MEMORY_BYTES = 8 * 1024 * 1024
 """bytes that stay in memory: all of most libraries, and of others the tables that are looked for."""
 
 

@@ -36,7 +36,7 @@ Read: TypeAlias = "Callable[[Descriptor, Digest, Task], LayerScan]"
 WORTH_BYTES = 512 * MIB
 """of layers as stored; to begin a process costs as much as to read 50 MB."""
 _MOST = 8
-"""processes; each takes up to 90 MB."""
+"""processes; each takes about 65 MB."""
 _LOOK_SECONDS = 0.2
 """after which somebody who waits looks whether to go on."""
 
