@@ -10,29 +10,32 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import msgspec
 import pytest
 from imgbuild import errors
-from imgbuild.adapters import child as child_module
+from imgbuild.adapters.child import Child
+from imgbuild.adapters.registry.repository import Repository
 from imgbuild.errors import DigestMismatchError, ImgbuildError
+from imgbuild.progress import Silent
 from imgbuild.steps import readers
-from imgbuild.steps.context import Apart
 from imgbuild.steps.inventories import take_inventories
 from imgbuild.steps.reader import Failed
 
 from tests.support import apart
 from tests.support.fault_registry import Answer, Busy, Fault, FlipBit, Stall
 from tests.support.pushing import log_in
-from tests.support.remote import BASE, Remote, base_to
+from tests.support.remote import BASE, Remote, base_to, moved, registries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from imgbuild.digest import Digest
     from imgbuild.model.oci import Descriptor
+    from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
     from tests.support.fault_registry import FaultRegistry
@@ -61,36 +64,54 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def stored(tiny: Tiny) -> tuple[Context, tuple[Descriptor, ...], tuple[Digest, ...]]:
     """The base in the store, with an empty cache, for processes."""
-    context = dataclasses.replace(tiny.context(), apart=Apart(registries=None))
+    context = tiny.context()
     manifest = context.store.manifest(context.store.resolve("base"))
     return context, manifest.layers, context.places.config(manifest.config).diff_ids
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Child]:
+    """The processes that were begun."""
+    found: list[Child] = []
+
+    class Watched(Child):
+        def __init__(self, module: str, printed: IO[bytes]) -> None:
+            super().__init__(module, printed)
+            found.append(self)
+
+    monkeypatch.setattr(readers, "Child", Watched)
+    return found
+
+
+@pytest.mark.parametrize("place", ["registry", "store"])
 def test_processes_say_the_same_as_threads_keep_the_same_files_and_count_the_same_bytes(
-    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny: Tiny,
+    faulty: FaultRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    begun: list[Child],
+    place: str,
 ) -> None:
-    begun = []
-    begin = child_module.Child.__init__
-
-    def counted(self: child_module.Child, module: str) -> None:
-        begun.append(module)
-        begin(self, module)
-
-    monkeypatch.setattr(child_module.Child, "__init__", counted)
+    remote = Remote(tiny=tiny, host=faulty.host, capture=capsys)
+    if place == "registry":
+        base_to(tiny, faulty.host, monkeypatch)
+    name = "base" if place == "store" else remote.reference(BASE, "v1")
     results = []
-    for name in ("threads", "processes"):
-        if name == "processes":
+    for way in ("threads", "processes"):
+        if way == "processes":
             assert not begun
             apart.always(monkeypatch)
-        results.append(inventory(remote, tmp_path / name))
+        folder = tmp_path / way
+        results.append(remote.run("inventory", name, "-o", str(folder / "out"), cache=folder / "cache"))
     assert results[0] == results[1]
     assert results[0][0] == 0
     assert files(tmp_path / "threads") == files(tmp_path / "processes")
-    assert begun == [apart.MODULE] * 2
-    assert not apart.children(os.getpid())
+    assert begun
+    assert not any(child.is_alive for child in begun)
 
 
-def test_with_one_layer_or_one_core_or_no_way_to_tell_of_the_registries_no_process_is_begun(
+def test_with_one_layer_or_one_core_or_little_to_read_no_process_is_begun(
     tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context, layers, _ = stored(tiny)
@@ -107,7 +128,6 @@ def test_with_one_layer_or_one_core_or_no_way_to_tell_of_the_registries_no_proce
     assert processes(context, layers)
     assert not processes(context, layers[:1])
     assert not processes(context, ())
-    assert not processes(dataclasses.replace(context, apart=None), layers)
 
 
 def test_where_no_process_can_be_begun_threads_do_it(
@@ -115,7 +135,11 @@ def test_where_no_process_can_be_begun_threads_do_it(
 ) -> None:
     apart.always(monkeypatch)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no python"))
+    said = notes(monkeypatch)
     assert inventory(remote, tmp_path)[0] == 0
+    (line,) = said
+    assert "read by this process alone" in line
+    assert "no python" in line
 
 
 FAULTS = {
@@ -127,7 +151,12 @@ FAULTS = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_an_error_is_the_one_that_a_thread_raises(
-    remote: Remote, faulty: FaultRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    remote: Remote,
+    faulty: FaultRegistry,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: list[Child],
+    name: str,
 ) -> None:
     digest = largest(remote)
     results = []
@@ -140,7 +169,8 @@ def test_an_error_is_the_one_that_a_thread_raises(
     assert results[0] == results[1]
     assert results[0][0] == {"flipped": 4, "refused": 5, "absent": 5}[name]
     assert digest in results[0][1]["subject"]
-    assert not apart.children(os.getpid())
+    assert begun
+    assert not any(child.is_alive for child in begun)
 
 
 def test_the_same_credentials_are_shown(
@@ -159,8 +189,7 @@ def test_what_is_tried_again_is_said(
 ) -> None:
     apart.always(monkeypatch)
     faulty.faults.add(Fault(action=Busy(retry_after=1), kind="blob", method="GET", path=largest(remote)))
-    said: list[str] = []
-    monkeypatch.setattr("imgbuild.cli.bars.Bars.note", lambda _self, text: said.append(text))
+    said = notes(monkeypatch)
     assert inventory(remote, tmp_path)[0] == 0
     (line,) = said
     assert "trying again in 1" in line
@@ -168,13 +197,16 @@ def test_what_is_tried_again_is_said(
 
 
 def test_more_bytes_than_are_allowed_end_the_command(
-    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[Child]
 ) -> None:
+    _, result = inventory(remote, tmp_path / "all")
+    limit = moved(result, remote.host)[0] - 10
     apart.always(monkeypatch)
-    words = ("inventory", remote.reference(BASE, "v1"), "--max-bytes", "2500")
+    words = ("inventory", remote.reference(BASE, "v1"), "--max-bytes", str(limit))
     code, error = remote.run(*words, cache=tmp_path / "cache")
-    assert (code, error["code"], error["expected"]) == (5, "MAX_BYTES", "at most 2500 bytes")
-    assert not apart.children(os.getpid())
+    assert (code, error["code"], error["expected"]) == (5, "MAX_BYTES", f"at most {limit} bytes")
+    assert begun
+    assert not any(child.is_alive for child in begun)
 
 
 def test_a_process_that_is_killed_is_said_with_its_layer_and_the_next_run_goes_on(
@@ -182,7 +214,7 @@ def test_a_process_that_is_killed_is_said_with_its_layer_and_the_next_run_goes_o
 ) -> None:
     apart.always(monkeypatch)
     digest = largest(remote)
-    faulty.faults.add(Fault(action=Stall(after_bytes=100, seconds=60.0), kind="blob", method="GET", path=digest))
+    faulty.faults.add(Fault(action=Stall(after_bytes=100, seconds=2.0), kind="blob", method="GET", path=digest))
 
     def kill() -> None:
         wait_for(lambda: bool(faulty.faults.fired))
@@ -233,6 +265,41 @@ def test_a_damaged_layer_of_the_store_is_set_aside_as_by_a_thread(
         take_inventories(context, layers, diff_ids, None)
 
 
+@pytest.mark.parametrize("place", ["registry", "store"])
+def test_progress_is_the_bytes_of_the_layers(
+    tiny: Tiny, faulty: FaultRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[Child], place: str
+) -> None:
+    apart.always(monkeypatch)
+    context, layers, diff_ids = stored(tiny)
+    if place == "registry":
+        base_to(tiny, faulty.host, monkeypatch)
+        context = tiny.context(offline=False).only_from(Repository(registries().of(faulty.host), BASE))
+    task = Counting()
+    context = dataclasses.replace(
+        context, cache=type(context.cache)(tmp_path / "fresh", ledger=context.ledger), progress=Shown(task)
+    )
+    take_inventories(context, layers, diff_ids, None)
+    assert begun
+    assert task.count == 2 * sum(layer.size for layer in set(layers))
+
+
+def test_a_cache_whose_name_is_no_text_is_used(
+    remote: Remote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: list[Child]
+) -> None:
+    apart.always(monkeypatch)
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    assert inventory(remote, folder)[0] == 0
+    assert begun
+    assert (folder / "cache/inventories").is_dir()
+
+
+def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
+    sent = Failed(kind="", fields={}, trace="Traceback (most recent call last):\n  over there\nValueError: boom\n")
+    with pytest.raises(RuntimeError, match=r"^ValueError: boom$") as caught:
+        sent.raise_it()
+    assert "\n  over there\n" in "".join(traceback.format_exception(caught.value))
+
+
 def test_every_error_comes_over_as_what_it_is_or_as_its_nearest_kind() -> None:
     kinds = [ImgbuildError]
     for kind in kinds:
@@ -240,8 +307,11 @@ def test_every_error_comes_over_as_what_it_is_or_as_its_nearest_kind() -> None:
     found = {}
     for kind in kinds:
         error = kind.__new__(kind)
-        ImgbuildError.__init__(error, "it", "is so", expected="a", actual="b", where="c", hint="d")
-        again = msgspec.msgpack.decode(msgspec.msgpack.encode(Failed.of(error)), type=Failed).error()
+        ImgbuildError.__init__(error, "it", "is so", expected="a", actual="\udcff", where="c", hint="d")
+        sent = msgspec.msgpack.decode(msgspec.msgpack.encode(Failed.of(error)), type=Failed)
+        with pytest.raises(ImgbuildError) as caught:
+            sent.raise_it()
+        again = caught.value
         assert (str(again), again.fields()) == (str(error), error.fields())
         assert again.exit_code == error.exit_code
         found[kind.__name__] = type(again).__name__
@@ -254,10 +324,48 @@ def test_every_error_comes_over_as_what_it_is_or_as_its_nearest_kind() -> None:
     assert errors.InternalError.__name__ in found
 
 
+def notes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is said beside the progress from now on."""
+    said: list[str] = []
+    monkeypatch.setattr("imgbuild.cli.bars.Bars.note", lambda _self, text: said.append(text))
+    return said
+
+
 def largest(remote: Remote) -> str:
     """The digest of the base's largest layer, as in the paths of requests."""
     lock = json.loads((remote.tiny.root / "locks/tiny.lock.json").read_text())
     return str(max(lock["facts"]["base_layers"], key=lambda row: int(row["size"]))["digest"])
+
+
+class Counting:
+    """A task that knows how far it is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def advance(self, count: int) -> None:
+        with self._lock:
+            self.count += count
+
+
+class Shown(Silent):
+    """Progress of which every task is one and the same."""
+
+    def __init__(self, task: Counting) -> None:
+        self._task = task
+
+    def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:  # noqa: ARG002
+        return self._task
+
+    def part(self, label: str, total: int | None = None) -> Task:  # noqa: ARG002
+        return self._task
 
 
 def wait_for(ready: Callable[[], bool]) -> None:

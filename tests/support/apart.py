@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
 MODULE = "imgbuild.steps.reader"
-_SECONDS = 10.0
+_SECONDS = 3.0
 
 
 def always(monkeypatch: pytest.MonkeyPatch, count: int = 2) -> None:

@@ -1,35 +1,41 @@
 """Another process of this program: messages of bytes to it and back, until one of the two ends.
 
-For work that Python's lock would let only one thread do. Both sides are this installation, so messages are trusted, and
-not bounded. A child has no terminal: what it prints is stderr's, and a signal of the terminal does not reach it. When
-whoever began it ends, however that is, it notices and ends, too.
+For work that Python's lock would let only one thread do. Both sides are this installation, so messages are trusted. A
+child is in a session of its own: signals of a terminal do not reach it, and when whoever began it ends or is stopped,
+however that is, it finds nobody to read from or to write to. What it prints goes into a file without a name.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import importlib
+import io
 import os
-import queue
 import select
 import struct
 import subprocess
 import sys
-import threading
-import time
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING
 
-from imgbuild.adapters.process import kill
+from imgbuild.adapters.process import ERROR_BYTES, kill
 from imgbuild.config import MIB
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
+    from collections.abc import Callable
 
-_START = "import runpy, sys; name, *sys.path[:] = sys.argv[1:]; runpy.run_module(name, run_name='__main__')"
+_START = "import sys; module, *sys.path[:] = sys.argv[1:]; from imgbuild.adapters.child import begin; begin(module)"
 """What is imported is what is imported here, wherever the interpreter itself would look."""
 _LENGTH = struct.Struct(">Q")
 """before each message: its bytes."""
+_READY = b"ready"
+_READY_SECONDS = 30.0
 _GRACE_SECONDS = 1.0
 """for a child to end by itself, so that it takes away what it had begun to write."""
+_LOOK_SECONDS = 0.1
+"""after which somebody who waits is asked whether to go on."""
+_PIPE_BYTES = 1 * MIB
 
 
 class GoneError(Exception):
@@ -37,107 +43,139 @@ class GoneError(Exception):
 
 
 class Child:
-    """One process, begun here, used by one thread at a time. Leaving it as a context ends it."""
+    """One process, begun here, used by one thread at a time."""
 
-    def __init__(self, module: str) -> None:
-        """Begin it.
+    def __init__(self, module: str, printed: IO[bytes]) -> None:
+        """Begin it, and wait until it is there.
 
         Args:
-            module: with what to do as `__main__`; uses `Parent`.
+            module: its `main` is called with the `Parent`.
+            printed: a file for what it prints; closed with it.
 
         Raises:
             OSError: it cannot be begun.
+            GoneError: it ended at once.
         """
+        self._printed = printed
+        # Names of files have to mean the same there. Without -P a folder's own modules would be found before ours.
+        flags = ["-I" if sys.flags.isolated else "-P"]
+        flags += ["-X", "utf8"] if sys.flags.utf8_mode else []
+        flags += ["-B"] if sys.flags.dont_write_bytecode else []
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, module, *sys.path],
+            [sys.executable, *flags, "-c", _START, module, *sys.path],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=printed,
             bufsize=0,
-            process_group=0,
+            start_new_session=True,
         )
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         assert self._process.stdin is not None  # noqa: S101 - a pipe
         self._from, self._to = self._process.stdout, self._process.stdin
-        self._poll = select.poll()
-        self._poll.register(self._from, select.POLLIN)
-        self._buffer = bytearray()
-
-    def send(self, message: bytes) -> None:
-        """Send a message; a `GoneError` where nobody is there any more."""
+        os.set_blocking(self._to.fileno(), False)
+        _widen(self._to)
         try:
-            for part in (_LENGTH.pack(len(message)), message):
-                view = memoryview(part)
-                while view:
-                    view = view[self._to.write(view) :]
-        except BrokenPipeError as error:
-            raise self._gone() from error
+            self._await()
+        except BaseException:
+            self.end()
+            raise
 
-    def receive(self, seconds: float) -> bytes | None:
-        """The next message, or None if there is none within so many seconds; a `GoneError` after the last one."""
-        while (message := self._whole()) is None:
-            if not self._poll.poll(seconds * 1000):
-                return None
-            data = os.read(self._from.fileno(), MIB)
-            if not data:
-                raise self._gone()
-            self._buffer += data
-        return message
+    def send(self, message: bytes, waiting: Callable[[], object] = int) -> bool:
+        """Send a message; false if something came back before it was taken whole, which then nobody will.
+
+        Args:
+            message: its bytes.
+            waiting: is called now and then, and may end it by an exception.
+
+        Raises:
+            GoneError: nobody is there any more.
+        """
+        both = select.poll()
+        both.register(self._to, select.POLLOUT)
+        both.register(self._from, select.POLLIN)
+        for part in (_LENGTH.pack(len(message)), message):
+            view = memoryview(part)
+            while view:
+                found = dict(both.poll(_LOOK_SECONDS * 1000))
+                if not found:
+                    waiting()
+                elif found.get(self._from.fileno(), 0) & select.POLLIN:
+                    return False
+                else:
+                    view = view[self._write(view) :]
+        return True
+
+    def receive(self, waiting: Callable[[], object] = int) -> bytes:
+        """The next message; `waiting` is called now and then. A `GoneError` after the last one."""
+        return self._exactly(_LENGTH.unpack(self._exactly(_LENGTH.size, waiting))[0], waiting)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def end(self) -> None:
         """Let it end: by itself where it does so soon, else it is killed."""
         self._to.close()
+        self._from.close()
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             kill(self._process)
             self._process.wait()
-        self._from.close()
+        self._printed.close()
 
-    def __enter__(self) -> Self:
-        return self
+    def _await(self) -> None:
+        if not _is_ready(self._from, _READY_SECONDS) or self.receive() != _READY:
+            raise GoneError(f"it was not there after {_READY_SECONDS:g} seconds")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        self.end()
+    def _write(self, view: memoryview) -> int:
+        try:
+            return self._to.write(view) or 0
+        except BrokenPipeError as error:
+            raise self._gone() from error
 
-    def _whole(self) -> bytes | None:
-        if len(self._buffer) < _LENGTH.size:
-            return None
-        end = _LENGTH.size + _LENGTH.unpack_from(self._buffer)[0]
-        if len(self._buffer) < end:
-            return None
-        message = bytes(memoryview(self._buffer)[_LENGTH.size : end])
-        del self._buffer[:end]
-        return message
+    def _exactly(self, count: int, waiting: Callable[[], object]) -> bytes:
+        data = bytearray(count)
+        view = memoryview(data)
+        while view:
+            if not _is_ready(self._from, _LOOK_SECONDS):
+                waiting()
+                continue
+            done = self._from.readinto(view)  # type: ignore[attr-defined] # it is a FileIO
+            if not done:
+                raise self._gone()
+            view = view[done:]
+        return bytes(data)
 
     def _gone(self) -> GoneError:
-        try:
-            status = self._process.wait(_GRACE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return GoneError("closed its end, and goes on")
-        return GoneError(f"signal {-status}" if status < 0 else f"exit code {status}")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_SECONDS)
+        status = self._process.returncode
+        if status is None:
+            return GoneError("it closed its end, and goes on")
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - ERROR_BYTES))
+        lines = self._printed.read().splitlines()
+        last = f": {printable(lines[-1])}" if lines else ""
+        return GoneError(f"signal {-status}" if status < 0 else f"exit code {status}{last}")
 
 
 class Parent:
     """In a child: whoever began it. There is one; stdin and stdout are its."""
 
     def __init__(self) -> None:
+        self._from = io.FileIO(sys.stdin.fileno(), closefd=False)
         self._to = sys.stdout.buffer
         # What anybody prints must not come between messages.
         sys.stdout = sys.stderr
-        self._messages: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._gone = threading.Event()
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def messages(self) -> Iterator[bytes]:
-        """What it sends, to the end."""
-        while (message := self._messages.get()) is not None:
-            yield message
 
     def send(self, message: bytes) -> None:
         """Send a message; a `GoneError` where nobody is there any more."""
-        self.check()
         try:
             self._to.write(_LENGTH.pack(len(message)))
             self._to.write(message)
@@ -145,17 +183,73 @@ class Parent:
         except BrokenPipeError as error:
             raise GoneError from error
 
-    def check(self) -> None:
-        """A `GoneError` where nobody waits for an answer any more."""
-        if self._gone.is_set():
-            raise GoneError
+    def receive(self) -> bytes:
+        """The next message; a `GoneError` after the last one."""
+        return self._exactly(self._length())
 
-    def _listen(self) -> None:
-        source = sys.stdin.buffer
-        while len(head := source.read(_LENGTH.size)) == _LENGTH.size:
-            self._messages.put(source.read(_LENGTH.unpack(head)[0]))
-        self._gone.set()
-        self._messages.put(None)
-        time.sleep(_GRACE_SECONDS)
-        # Whoever waits for a network now may do so for minutes.
-        os._exit(1)
+    def stream(self) -> Messages:
+        """The messages that follow, up to an empty one, as one stream of bytes."""
+        return Messages(self)
+
+    def _length(self) -> int:
+        found: int = _LENGTH.unpack(self._exactly(_LENGTH.size))[0]
+        return found
+
+    def _exactly(self, count: int) -> bytes:
+        parts = []
+        while count:
+            parts.append(self.some(count))
+            count -= len(parts[-1])
+        return b"".join(parts)
+
+    def some(self, count: int) -> bytes:
+        """Some of the bytes of the message at hand, at most `count`."""
+        if not (data := self._from.read(count)):
+            raise GoneError
+        return data
+
+
+class Messages:
+    """Messages as one stream, by `Parent.stream`."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._left = 0
+        self._ended = False
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end. A `GoneError` if it never comes."""
+        if not self._left and not self._ended:
+            self._left = self._parent._length()  # noqa: SLF001 - two parts of one thing
+            self._ended = not self._left
+        if self._ended:
+            return b""
+        data = self._parent.some(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def begin(module: str) -> None:
+    """In a child: call `main` of a module, and end when nobody is there any more."""
+    parent = Parent()
+    work: Callable[[Parent], None] = importlib.import_module(module).main
+    # What is left to be done by an interpreter that ends takes a while, and matters to nobody.
+    with contextlib.suppress(GoneError):
+        parent.send(_READY)
+        work(parent)
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _is_ready(file: IO[bytes], seconds: float) -> bool:
+    """Whether there is something to read, or never will be, within so many seconds."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
+def _widen(pipe: IO[bytes]) -> None:
+    """Let a pipe hold more, where that can be said and is allowed: each side then waits less often."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

@@ -59,7 +59,7 @@ class Settings:
         from imgbuild.adapters.cache import Cache, default_folder  # noqa: PLC0415
         from imgbuild.adapters.store import StagedStore, Store  # noqa: PLC0415
         from imgbuild.ledger import Ledger  # noqa: PLC0415
-        from imgbuild.steps.context import Apart, Context  # noqa: PLC0415
+        from imgbuild.steps.context import Context  # noqa: PLC0415
 
         ledger = Ledger(max_bytes=self.max_bytes)
         root = self.store_path(project)
@@ -89,7 +89,6 @@ class Settings:
             offline=self.offline,
             progress=bars,
             connect=connect,
-            apart=Apart(registries=None if self.registries is None else self.registries.absolute()),
         )
 
 

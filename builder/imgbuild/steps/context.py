@@ -22,16 +22,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Apart:
-    """What another process needs, besides the environment, to reach the same registries with the same credentials.
-
-    `registries` is the path of the settings; None for the default ones.
-    """
-
-    registries: Path | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """The surroundings of one command."""
 
@@ -45,8 +35,6 @@ class Context:
     connect: Callable[[], Registries] | None = None
     """Gives the registries of this command, always the same ones; None where a command has none to ask."""
     base: Places | None = None
-    apart: Apart | None = None
-    """How processes can be given these surroundings; None where they cannot, and threads do all."""
 
     @property
     def registries(self) -> Registries:

@@ -18,8 +18,9 @@ from imgbuild.digest import Digest
 from imgbuild.errors import ArchiveError, DigestMismatchError, LayoutError, MissingError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
+    from imgbuild.adapters.cache import Cache
     from imgbuild.content.node import Node
     from imgbuild.digest import Readable
     from imgbuild.model.oci import Descriptor
@@ -32,17 +33,25 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
     with (
         open_layer(context, layer) as stream,
         context.progress.part(f"layer {layer.digest.encoded[:12]}", layer.size) as part,
-        contextlib.closing(Spool(context.cache.folder("spool"))) as spool,
     ):
 
         def advance(count: int) -> None:
             task.advance(count)
             part.advance(count)
 
-        def capture(digest: Digest, data: bytes) -> None:
-            if not context.cache.has(digest):
-                context.cache.keep(digest, data)
+        return scan(context.cache, stream, layer, diff_id, advance)
 
+
+def scan(
+    cache: Cache, stream: Readable, layer: Descriptor, diff_id: Digest, advance: Callable[[int], object]
+) -> LayerScan:
+    """Read the stream of a layer whole; what small files later steps need goes into the cache. As `read_layer`."""
+
+    def capture(digest: Digest, data: bytes) -> None:
+        if not cache.has(digest):
+            cache.keep(digest, data)
+
+    with contextlib.closing(Spool(cache.folder("spool"))) as spool:
         return scan_layer(
             stream,
             subject=f"layer {layer.digest}",
@@ -67,7 +76,7 @@ def check_bytes(layer: Descriptor, digest: Digest, size: int) -> None:
         )
 
 
-class _Bounded:
+class Bounded:
     """A layer's stream that ends one byte after the layer should, for a file that somebody writes to meanwhile."""
 
     def __init__(self, stream: Readable, size: int) -> None:
@@ -75,6 +84,7 @@ class _Bounded:
         self._left = size + 1
 
     def read(self, size: int, /) -> bytes:
+        """At most `size` bytes; empty only at the end."""
         data = self._stream.read(min(size, self._left))
         self._left -= len(data)
         return data
@@ -92,7 +102,7 @@ def open_layer(context: Context, layer: Descriptor) -> Iterator[Readable]:
         if local and not context.places.is_local(layer):
             context.store.verify(layer.digest, layer.size, subject=subject)
         try:
-            yield _Bounded(stream, layer.size)
+            yield Bounded(stream, layer.size)
         except (ArchiveError, DigestMismatchError):
             if local:
                 # Damage is the likelier cause than a layer that was made so, and says more.

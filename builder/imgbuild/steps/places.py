@@ -71,7 +71,7 @@ class Places:
         self.store = store
         self.cache = cache
         self.offline = offline
-        self.local = local
+        self._local = local
         self._name = name
         self._find = functools.cache(repositories)
         self._down: set[Repository] = set()
@@ -91,11 +91,11 @@ class Places:
 
     def is_local(self, blob: Descriptor) -> bool:
         """Whether the store has a blob, with its size."""
-        return self.local and self.store.has(blob.digest, blob.size)
+        return self._local and self.store.has(blob.digest, blob.size)
 
     def is_stored(self, blob: Descriptor) -> bool:
         """Whether the store has something under a blob's digest, of whatever size: then it is taken from there."""
-        return self.local and self.store.has(blob.digest)
+        return self._local and self.store.has(blob.digest)
 
     def manifest(self, descriptor: Descriptor) -> Manifest:
         """Read and check an image manifest."""
@@ -148,7 +148,7 @@ class Places:
             )
         if self.is_stored(descriptor):
             return self.store.read(descriptor.digest, subject=subject, max_bytes=limit, size=descriptor.size)
-        raw = self.cache.get(descriptor.digest, max_bytes=limit) if self.local else None
+        raw = self.cache.get(descriptor.digest, max_bytes=limit) if self._local else None
         if raw is None:
             raw = self._fetch(descriptor, subject, limit)
             self.cache.put([raw], expected=descriptor.digest, subject=subject)

@@ -1,94 +1,73 @@
-"""`python -m imgbuild.steps.reader`, for `steps.readers` only: a process that reads layers for another one.
+"""What a process does that reads layers for another one (`steps.readers`), and what the two say to each other.
 
-What it is told and says are the messages below, in this order: a `Setup` first; then for each `Job` as many `Went` and
-`Note` as there are, and in the end one `Done` or `Failed`.
+For each layer: a `Job`; its bytes as messages up to an empty one, unless the job names a file; `Went` as often as the
+file has gone on, each to be answered by any message; in the end one `Done` or `Failed`. Registries, credentials and the
+ledger stay where they are: nothing here asks anybody for anything.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import time
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from imgbuild.adapters.blobs import open_regular
 from imgbuild.adapters.cache import Cache
-from imgbuild.adapters.child import GoneError, Parent
-from imgbuild.adapters.store import Store
+from imgbuild.adapters.child import GoneError
 from imgbuild.config import MIB
 from imgbuild.digest import Digest
-from imgbuild.errors import ImgbuildError, InternalError
+from imgbuild.errors import ImgbuildError
 from imgbuild.ledger import Ledger
 from imgbuild.model.oci import Descriptor
-from imgbuild.progress import Silent
-from imgbuild.steps.context import Context
-from imgbuild.steps.layers import read_layer
-from imgbuild.steps.places import Places
+from imgbuild.steps.layers import Bounded, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from imgbuild.adapters.child import Parent
+    from imgbuild.digest import Readable
 
-    from imgbuild.adapters.registry.repository import Repository
-    from imgbuild.adapters.registry.session import Registries
-    from imgbuild.progress import Task
-
-_SAID_BYTES = 1 * MIB
-_SAID_SECONDS = 0.2
-"""Progress is said after so many bytes, or so long after it was said the last time."""
-
-
-class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The surroundings: `steps.context.Context`, as far as reading a layer needs them."""
-
-    root: str
-    store: str
-    cache: str
-    offline: bool
-    local: bool
-    """Whether what is in the store is as good."""
-    repositories: tuple[tuple[str, str], ...]
-    """Host and name of each place to ask, best first."""
-    registries: str | None
-    """Path of the settings."""
+_WENT_BYTES = 2 * MIB
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer as stored, and the DiffID that a config claims for it; digests as text."""
+    """A layer as stored, and the DiffID that a config claims for it; paths as the file system has them."""
 
     media_type: str
     digest: str
     size: int
     diff_id: str
+    cache: bytes
+    file: bytes | None
+    """Has the layer."""
 
 
 class Went(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """So many more bytes of the layer were read; and by the ledger at `place`, so many more were read and written."""
+    """So many more bytes of the file were read."""
 
     count: int
-    moved: tuple[tuple[str, int, int], ...] = ()
-
-
-class Note(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A line for the user."""
-
-    text: str
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The layer's digest and size in bytes as it was read, and its inventory as a document."""
+    """The layer's digest and size in bytes as it was read, and its inventory as a document.
+
+    `kept` is the number of bytes that were put into the cache.
+    """
 
     digest: str
     size: int
     inventory: bytes
+    kept: int
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The error that the reading ended with: the name of its class and its fields."""
+    """What the reading ended with: the name of an error's class and its fields, or a traceback of what is no error."""
 
     kind: str
-    fields: dict[str, str | None]
+    fields: dict[str, bytes]
+    trace: str = ""
 
     @classmethod
     def of(cls, error: ImgbuildError) -> Failed:
@@ -96,19 +75,69 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
         line = type(error).__mro__
         line = line[: line.index(ImgbuildError) + 1]
         own = [number for number, kind in enumerate(line[:-1]) if "__init__" in vars(kind)]
-        kind = line[own[-1] + 1 if own else 0]
-        return cls(kind=kind.__name__, fields={name: getattr(error, name) for name in _FIELDS})
+        found = {name: getattr(error, name) for name in _FIELDS}
+        # A path in it may be no text.
+        fields = {name: value.encode("utf-8", "surrogatepass") for name, value in found.items() if value is not None}
+        return cls(kind=line[own[-1] + 1 if own else 0].__name__, fields=fields)
 
-    def error(self) -> ImgbuildError:
-        """The same error."""
-        fields = dict(self.fields)
-        subject, problem = str(fields.pop("subject")), str(fields.pop("problem"))
-        where, hint = fields.pop("where"), fields.pop("hint")
-        return _kinds()[self.kind](subject, problem, where=where, hint=hint, **fields)
+    def raise_it(self) -> None:
+        """Raise the same, with the traceback of over there if it is no error of ours."""
+        fields = {name: value.decode("utf-8", "surrogatepass") for name, value in self.fields.items()}
+        if self.trace:
+            raise RuntimeError(self.trace.rstrip().rpartition("\n")[2]) from _Traceback(self.trace)
+        raise _kinds()[self.kind](fields.pop("subject"), fields.pop("problem"), **fields)
 
 
-Answer: TypeAlias = Went | Note | Done | Failed
+class _Traceback(Exception):  # noqa: N818 - is shown, and never caught
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+Answer: TypeAlias = Went | Done | Failed
 _FIELDS = ("subject", "problem", "expected", "actual", "where", "hint")
+
+
+def main(parent: Parent) -> None:
+    """Read layers until nobody wants any more."""
+    while True:
+        job = msgspec.msgpack.decode(parent.receive(), type=Job)
+        try:
+            answer = _read(parent, job)
+        except GoneError:
+            raise
+        except ImgbuildError as error:
+            answer = Failed.of(error)
+        except Exception:  # noqa: BLE001 - it is raised again, over there
+            answer = Failed(kind="", fields={}, trace=traceback.format_exc())
+        parent.send(msgspec.msgpack.encode(answer))
+
+
+def _read(parent: Parent, job: Job) -> Done | Failed:
+    cache = Cache(Path(os.fsdecode(job.cache)), ledger=Ledger())
+    layer = Descriptor(media_type=job.media_type, digest=Digest.parse(job.digest), size=job.size)
+    if job.file is None:
+        found = scan(cache, parent.stream(), layer, Digest.parse(job.diff_id), int)
+    else:
+        with open_regular(Path(os.fsdecode(job.file))) as file:
+            stream: Readable = Bounded(file, layer.size)
+            found = scan(cache, stream, layer, Digest.parse(job.diff_id), _Telling(parent).advance)
+    kept = sum(row.written for row in cache.ledger.rows())
+    return Done(digest=str(found.digest), size=found.size, inventory=found.inventory.dump(), kept=kept)
+
+
+class _Telling:
+    """Says how far a file is, and goes on when that was heard: not while whoever wants it is stopped, or has ended."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+        self._count = 0
+
+    def advance(self, count: int) -> None:
+        self._count += count
+        if self._count >= _WENT_BYTES or (self._count and not count):
+            self._parent.send(msgspec.msgpack.encode(Went(count=self._count)))
+            self._parent.receive()
+            self._count = 0
 
 
 @functools.cache
@@ -118,103 +147,3 @@ def _kinds() -> dict[str, type[ImgbuildError]]:
     for kind in found:
         found.extend(kind.__subclasses__())
     return {kind.__name__: kind for kind in found}
-
-
-class _Talk(Silent):
-    """Progress that is sent on."""
-
-    def __init__(self, parent: Parent, ledger: Ledger) -> None:
-        self._parent = parent
-        self._ledger = ledger
-        self._said: dict[str, tuple[int, int]] = {}
-        self._count = 0
-        self._next = 0.0
-
-    def advance(self, count: int) -> None:
-        """`count` more bytes were read."""
-        self._parent.check()
-        self._count += count
-        if self._count >= _SAID_BYTES or time.monotonic() >= self._next:
-            self.flush()
-
-    def note(self, text: str) -> None:
-        """Say one line."""
-        self._parent.send(msgspec.msgpack.encode(Note(text=text)))
-
-    def flush(self) -> None:
-        """Say what was not said yet."""
-        moved = tuple(self._moved())
-        if self._count or moved:
-            self._parent.send(msgspec.msgpack.encode(Went(count=self._count, moved=moved)))
-        self._count = 0
-        self._next = time.monotonic() + _SAID_SECONDS
-
-    def _moved(self) -> Iterator[tuple[str, int, int]]:
-        for row in self._ledger.rows():
-            before = self._said.get(row.place, (0, 0))
-            now = row.read, row.written
-            if now != before:
-                self._said[row.place] = now
-                yield row.place, now[0] - before[0], now[1] - before[1]
-
-
-def _context(setup: Setup, talk: _Talk, ledger: Ledger) -> Context:
-    store, cache = Store(Path(setup.store), ledger=ledger), Cache(Path(setup.cache), ledger=ledger)
-    store.repair = False
-
-    @functools.cache
-    def connect() -> Registries:
-        from imgbuild.adapters.registry.access import connect as open_registries  # noqa: PLC0415 - takes 60 ms
-
-        file = None if setup.registries is None else Path(setup.registries)
-        return open_registries(file, ledger=ledger, offline=setup.offline, note=talk.note)
-
-    def repositories() -> tuple[Repository, ...]:
-        from imgbuild.adapters.registry.repository import Repository  # noqa: PLC0415 - urllib3 takes 60 ms
-
-        return tuple(Repository(connect().of(host), name) for host, name in setup.repositories)
-
-    places = Places(store, cache, repositories=repositories, offline=setup.offline, local=setup.local)
-    return Context(
-        root=Path(setup.root),
-        store=store,
-        cache=cache,
-        ledger=ledger,
-        offline=setup.offline,
-        connect=connect,
-        base=places,
-    )
-
-
-def _answer(context: Context, job: Job, task: Task) -> Done | Failed:
-    layer = Descriptor(media_type=job.media_type, digest=Digest.parse(job.digest), size=job.size)
-    try:
-        found = read_layer(context, layer, Digest.parse(job.diff_id), task)
-    except ImgbuildError as error:
-        return Failed.of(error)
-    except GoneError:
-        raise
-    except Exception as error:  # noqa: BLE001 - it is raised again, over there
-        return Failed.of(InternalError(f"layer {job.digest}", f"cannot be read: {type(error).__name__}: {error}"))
-    return Done(digest=str(found.digest), size=found.size, inventory=found.inventory.dump())
-
-
-def main() -> None:
-    """Read layers until nobody wants any more."""
-    parent, ledger = Parent(), Ledger()
-    talk = _Talk(parent, ledger)
-    messages = parent.messages()
-    try:
-        context = _context(msgspec.msgpack.decode(next(messages), type=Setup), talk, ledger)
-        for message in messages:
-            answer = _answer(context, msgspec.msgpack.decode(message, type=Job), cast("Task", talk))
-            talk.flush()
-            parent.send(msgspec.msgpack.encode(answer))
-    except (GoneError, StopIteration):
-        pass
-    # Nothing is left to be done, and taking an interpreter down takes a while.
-    os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

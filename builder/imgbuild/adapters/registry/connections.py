@@ -63,7 +63,7 @@ def _metered(wire: Wire, sock: socket.socket, *arguments: Any, **options: Any) -
 
 def pool_classes(wire: Wire) -> dict[str, type[HTTPConnectionPool]]:
     """The pools of connections by scheme, for urllib3's managers."""
-    ours = {"wire": wire, "response_class": functools.partial(_metered, wire)}
+    ours = {"wire": wire, "response_class": staticmethod(functools.partial(_metered, wire))}
     plain = type("_Plain", (_Counting, HTTPConnection), ours)
     secure = type("_Secure", (_Counting, HTTPSConnection), ours)
     return {
