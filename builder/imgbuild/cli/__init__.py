@@ -32,7 +32,7 @@ _VERBS = {
 }
 _SIGNALLED = 128
 """Exit codes of what a signal ended are this and its number, as shells report them; they cannot be taken for ours."""
-_YOUNG = 50_000
+_YOUNG = 200_000
 """objects that are made until Python looks for circles among them; with its 700, that is a tenth of a warm build."""
 _SAFE = {
     "build": "; what was not verified has no tag, the next run continues",

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from imgbuild.content.elf import newest_glibc
 from imgbuild.content.ldcache import LdCache, parse_cache
 from imgbuild.content.loader import Linker
-from imgbuild.content.node import LINK
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import show
@@ -137,7 +136,7 @@ class Search:
         for elf in map(self._view.elf, copies):
             if elf is not None and elf.soname is not None:
                 names.add(elf.soname.encode("utf-8", "backslashreplace"))
-        for path, _ in self._view.tree.marked(LINK):
+        for path in self._view.links:
             found = self._view.tree.resolve(path)
             if found is not None and found[0] in copies:
                 names.add(path.rpartition(b"/")[2])
