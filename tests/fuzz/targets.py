@@ -83,6 +83,7 @@ def tree(data: bytes) -> None:
     """A merged base from a cache."""
     file = TreeFile(data, subject="tree")
     found = file.tree()
+    list(found.marked(ELF | LINK, keep=False))
     list(found.walk())
     list(found.marked(ELF | LINK))
     load_packages(file.packages, lambda _folder: b"", subject="tree")

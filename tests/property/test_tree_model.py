@@ -131,6 +131,7 @@ def test_a_fork_is_as_a_tree_of_its_own_and_changes_of_either_do_not_reach_the_o
         assert listed(tree) == listed(fresh)
     for marks in (ELF, LINK, DIST_INFO, LINK | DIST_INFO):
         wanted = [path for path, node in two.walk() if marks_of(path, node) & marks]
+        assert [path for path, _ in two.marked(marks, keep=False)] == wanted
         assert [path for path, _ in two.marked(marks)] == wanted
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from imgbuild.content.changeset import BytesContent, Change, ChangeType, write_layer
 from imgbuild.content.inventory import scan_layer
-from imgbuild.content.node import ARCHIVE, ELF
+from imgbuild.content.node import ARCHIVE, ELF, LINK
 from imgbuild.content.packages import distributions
 from imgbuild.content.tree import Tree
 from imgbuild.digest import Digest
@@ -164,6 +164,7 @@ class MemoryView:
             self.tree.apply(_inventory(changes), index)
         self.elf_files = tuple(self.tree.marked(ELF))
         self.archives = tuple(self.tree.marked(ARCHIVE))
+        self.links = tuple(path for path, _ in self.tree.marked(LINK))
         self.installed = distributions(self.tree, self.read)
 
     def resolve(self, path: bytes) -> bytes | None:

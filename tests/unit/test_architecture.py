@@ -179,15 +179,22 @@ def test_no_check_refuses_what_is_right(
     assert checker(good) == []
 
 
-def imported_by(statement: str) -> set[str]:
-    """The packages of `HEAVY` that a fresh interpreter has after a statement."""
-    program = f"import sys\n{statement}\nprint('\\n', *(name for name in {HEAVY!r} if name in sys.modules))"
+def imported_by(statement: str, names: tuple[str, ...] = HEAVY) -> set[str]:
+    """The modules of some, by default the packages of `HEAVY`, that a fresh interpreter has after a statement."""
+    program = f"import sys\n{statement}\nprint('\\n', *(name for name in {names!r} if name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
 
 def test_the_help_imports_nothing_that_is_heavy() -> None:
     assert imported_by("from imgbuild.cli import run; assert run(['--help']) == 0") == set()
+
+
+def test_a_build_imports_what_only_some_sources_and_steps_need_when_it_meets_them() -> None:
+    program = "import imgbuild.cli.build, imgbuild.steps.build, imgbuild.steps.push"
+    assert imported_by(program) == {"backports", "msgspec"}
+    some = ("adapters.fetch", "adapters.gitsource", "adapters.toolchain", "content.wheel")
+    assert imported_by(program, tuple(f"imgbuild.{name}" for name in some)) == set()
 
 
 def test_what_is_heavy_would_be_seen() -> None:

@@ -33,15 +33,21 @@ class BlobFolder:
 
     def path(self, digest: Digest) -> Path:
         """Where a blob is, or would be."""
-        return self.root / "blobs" / digest.algorithm / digest.encoded
+        # Hundreds are asked for in a row: to join once takes a third of the time.
+        return self.root / f"blobs/{digest.algorithm}/{digest.encoded}"
 
     def has(self, digest: Digest, size: int | None = None) -> bool:
         """Whether a blob is here with that size in bytes. Its content is not looked at."""
+        found = self.length(digest)
+        return found is not None and size in {None, found}
+
+    def length(self, digest: Digest) -> int | None:
+        """The bytes that a blob has here, None where it is not here. Its content is not looked at."""
         try:
             found = self.path(digest).lstat()
         except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and size in {None, found.st_size}
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     @contextlib.contextmanager
     def open(self, digest: Digest, *, subject: str, offset: int = 0) -> Iterator[Readable]:

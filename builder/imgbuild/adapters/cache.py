@@ -59,7 +59,8 @@ class Cache(BlobFolder):
 
     def has_small(self, digest: Digest) -> bool:
         """Whether a small blob is here, and not as a crash usually leaves one that was not synced: empty."""
-        return self.has(digest) and not (self.has(digest, 0) and digest != _EMPTY)
+        size = self.length(digest)
+        return size is not None and (size > 0 or digest == _EMPTY)
 
     def keep(self, digest: Digest, data: bytes) -> None:
         """Keep a small blob under its digest, which is the caller's word, for whoever asks `get`.

@@ -2,10 +2,8 @@ r"""What the dynamic linker reads in an ELF file: machine, names, versions and d
 
 The facts come from the program headers and the dynamic table, as `ld.so` takes them, never from section headers,
 which may be stripped and may lie. Sources: System V gABI chapters 4 and 5, the GNU extensions described in LSB Core
-5.0 (symbol versions) and glibc's `elf/dl-load.c`, `elf/dl-lookup.c`. pyelftools knows the shapes of the headers and
-the names of the constants; it only ever gets small windows of bytes, so that no count or offset of a hostile file can
-make it run long. The records of tables (symbols, tags, versions) have a fixed size and are decoded with `struct`,
-since pyelftools takes about 30 microseconds for each.
+5.0 (symbol versions) and glibc's `elf/dl-load.c`, `elf/dl-lookup.c`. All records are decoded with `struct`, since
+pyelftools takes about 30 microseconds for each, and an image has a hundred thousand; the names of machines are its own.
 
 Names in ELF files are bytes. They are decoded as UTF-8, and a byte that is not UTF-8 becomes the four characters
 `\xNN` (Python's `backslashreplace`): every name can be written as JSON, and no file is refused for its names.
@@ -16,6 +14,7 @@ Notes in sections of relocatable files (kernel modules) are not read.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -29,6 +28,17 @@ __all__ = ["ElfFacts", "is_elf", "newest_glibc", "newest_version", "read_elf"]
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_ET_EXEC, _ET_DYN = 2, 3
+_KINDS = {
+    0: "none",
+    1: "relocatable",
+    _ET_EXEC: "executable",
+    _ET_DYN: "shared",
+    4: "core",
+    0xFF00: "loproc",
+    0xFFFF: "hiproc",
+}
+_MACHINES = {62: "x86_64", 183: "aarch64"}
 _VERSION = re.compile(r"([A-Z]{1,20})_([0-9]{1,4}(?:\.[0-9]{1,4})*)")
 
 
@@ -88,33 +98,35 @@ def read_elf(data: BinaryIO, *, subject: str, limits: Limits = DEFAULT_LIMITS) -
         ArchiveError: the file is cut off, damaged, contradicts itself or exceeds a limit.
     """
     image = Image(data, subject, limits)
-    header, structs = image.header()
-    raw_kind, raw_machine = header["e_type"], header["e_machine"]
-    kind = _KINDS.get(raw_kind) or _plain(raw_kind, "ET_")
-    machine = _plain(raw_machine, "EM_")
+    header = image.header()
+    machine = machine_name(header.machine)
     facts: dict[str, Any] = {
         "machine": machine,
-        "bits": structs.elfclass,
-        "little_endian": structs.little_endian,
-        "kind": kind,
+        "bits": header.bits,
+        "little_endian": image.order == "<",
+        "kind": _KINDS.get(header.kind, str(header.kind)),
     }
-    if raw_kind in ("ET_EXEC", "ET_DYN"):
-        image.map_segments(header, structs)
+    if header.kind in (_ET_EXEC, _ET_DYN):
+        image.map_segments(header)
         facts["interpreter"] = image.interpreter()
         facts["build_id"] = image.build_id()
-        table = Dynamic(image, structs.elfclass, machine)
+        table = Dynamic(image, header.bits, machine)
         facts.update(table.facts())
-        if table.is_pie or (raw_kind == "ET_DYN" and facts["interpreter"] and not facts.get("soname")):
+        if table.is_pie or (header.kind == _ET_DYN and facts["interpreter"] and not facts.get("soname")):
             facts["kind"] = "pie"
     return ElfFacts(**facts)
 
 
-_KINDS = {"ET_REL": "relocatable", "ET_EXEC": "executable", "ET_DYN": "shared", "ET_CORE": "core"}
+@functools.cache
+def machine_name(number: int) -> str:
+    """The name of an e_machine as `ElfFacts` has it."""
+    if number in _MACHINES:
+        return _MACHINES[number]
+    from elftools.elf.enums import ENUM_E_MACHINE  # noqa: PLC0415 - takes as long as a hundred files
 
-
-def _plain(value: str | int, prefix: str) -> str:
-    """The name that pyelftools has for a constant, or the number where it has none."""
-    return value.removeprefix(prefix).lower() if isinstance(value, str) else str(value)
+    # Of two names for one number the later counts.
+    names = {value: name for name, value in ENUM_E_MACHINE.items() if isinstance(value, int)}
+    return names[number].removeprefix("EM_").lower() if number in names else str(number)
 
 
 def newest_glibc(names: Iterable[str]) -> str | None:

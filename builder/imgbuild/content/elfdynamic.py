@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from imgbuild.config import MIB
-from imgbuild.content.elfimage import text_of
+from imgbuild.content.elfimage import PT_DYNAMIC, text_of
 from imgbuild.content.elfversions import Versions
 
 if TYPE_CHECKING:
@@ -45,6 +45,13 @@ _WIDE_HASHES = frozenset(("s390", "alpha"))
 """machines whose DT_HASH has 64-bit words in ELF64."""
 _LOWEST_BITS = bytes(byte & 1 for byte in range(256))
 _DF_1_PIE = 0x0800_0000
+TAGS = {
+    "DT_NEEDED": 1, "DT_PLTGOT": 3, "DT_HASH": 4, "DT_STRTAB": 5, "DT_SYMTAB": 6, "DT_RELA": 7, "DT_STRSZ": 10,
+    "DT_INIT": 12, "DT_FINI": 13, "DT_SONAME": 14, "DT_RPATH": 15, "DT_REL": 17, "DT_JMPREL": 23, "DT_INIT_ARRAY": 25,
+    "DT_FINI_ARRAY": 26, "DT_RUNPATH": 29, "DT_PREINIT_ARRAY": 32, "DT_RELR": 36, "DT_GNU_HASH": 0x6FFF_FEF5,
+    "DT_VERSYM": 0x6FFF_FFF0, "DT_FLAGS_1": 0x6FFF_FFFB, "DT_VERDEF": 0x6FFF_FFFC, "DT_VERNEED": 0x6FFF_FFFE,
+}  # fmt: skip
+"""d_tag (gABI, "Dynamic Section"; those of GNU in glibc's `elf.h`)."""
 _ADDRESS_TAGS = (
     "DT_STRTAB", "DT_HASH", "DT_GNU_HASH", "DT_VERSYM", "DT_VERNEED", "DT_VERDEF", "DT_RELA", "DT_REL", "DT_RELR",
     "DT_JMPREL", "DT_INIT", "DT_FINI", "DT_INIT_ARRAY", "DT_FINI_ARRAY", "DT_PREINIT_ARRAY", "DT_PLTGOT",
@@ -55,16 +62,13 @@ class Dynamic:
     """The dynamic table at PT_DYNAMIC and what it points to. All methods raise `ArchiveError` about the image."""
 
     def __init__(self, image: Image, bits: int, machine: str) -> None:
-        from elftools.elf.enums import ENUM_D_TAG  # noqa: PLC0415
-
         self._image = image
         self._bits = bits
         self._machine = machine
-        self._number: dict[str, int] = ENUM_D_TAG
         self._names: bytes | None = None
         self._budget = _NAMES_BYTES
         # Like ld.so: the last PT_DYNAMIC counts, found by its address.
-        places = [segment for segment in image.segments("PT_DYNAMIC") if segment.size]
+        places = [segment for segment in image.segments(PT_DYNAMIC) if segment.size]
         self.entries = self._read_entries(places[-1].address) if places else []
         self._last = dict(self.entries)
 
@@ -85,7 +89,7 @@ class Dynamic:
 
     def value(self, tag: str) -> int | None:
         """The value of a tag; of several the last, as in ld.so."""
-        return self._last.get(self._number[tag])
+        return self._last.get(TAGS[tag])
 
     @property
     def is_pie(self) -> bool:
@@ -96,7 +100,7 @@ class Dynamic:
         """The dynamic fields of `ElfFacts`."""
         if not self.entries:
             return {}
-        needed = self._number["DT_NEEDED"]
+        needed = TAGS["DT_NEEDED"]
         versions = Versions(self._image, self.value, self._name)
         imports, exports = self._symbols(versions)
         return {

@@ -1,12 +1,11 @@
 """The bytes of one ELF file: bounded reads by offset and by virtual address, header, segments, interpreter, build-id.
 
-The part of `content.elf` below the dynamic table. pyelftools decodes the header and the program headers, out of
-windows of bytes that were cut to size before. NOT checked: alignment and protection of segments.
+The part of `content.elf` below the dynamic table. Records are decoded out of windows of bytes that were cut to size
+before. NOT checked: alignment and protection of segments.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import struct
 from array import array
@@ -32,23 +31,13 @@ _BUILD_ID_BYTES = 64
 _NT_GNU_BUILD_ID = 3
 
 
-_BITS = {b"\1": 32, b"\2": 64}
-_LITTLE = {b"\1": True, b"\2": False}
-
-
-@functools.lru_cache(maxsize=256)
-def _shapes(bits: int, little: bool, *facts: Any) -> Any:
-    """Record shapes of pyelftools for a class and order of bytes; with more facts of the header, those for its kind.
-
-    To make them takes a hundred times as long as to use them once, and an image has thousands of ELF files.
-    """
-    from elftools.elf.structs import ELFStructs  # noqa: PLC0415 - keeps `imgbuild --help` fast
-
-    shapes = ELFStructs(little_endian=little, elfclass=bits)
-    shapes.create_basic_structs()
-    if facts:
-        shapes.create_advanced_structs(*facts)
-    return shapes
+_CLASSES = {b"\1": 32, b"\2": 64}
+_ORDERS = {b"\1": "<", b"\2": ">"}
+_HEADERS = {32: "16xHHI3IIHHH6x", 64: "16xHHI3QIHHH6x"}
+"""Elf_Ehdr (gABI, "ELF Header"): the identification is looked at before, the section headers are not."""
+_SEGMENT_FORMS = {32: "8I", 64: "2I6Q"}
+"""Elf_Phdr (gABI, "Program Header")."""
+_PT_LOAD, PT_DYNAMIC, _PT_INTERP, _PT_NOTE = 1, 2, 3, 4
 
 
 def is_elf(head: bytes) -> bool:
@@ -62,10 +51,22 @@ def text_of(name: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Header:
+    """The ELF header; `kind` is e_type, and the table that of program headers, at a file offset."""
+
+    bits: int
+    kind: int
+    machine: int
+    table: int
+    entry_size: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One program header; `size` is the part in the file, in bytes."""
 
-    kind: str | int
+    kind: int
     offset: int
     address: int
     size: int
@@ -108,44 +109,37 @@ class Image:
             length -= len(piece)
         return b"".join(pieces)
 
-    def header(self) -> tuple[Any, Any]:
-        """The ELF header and pyelftools' record shapes for this class and order of bytes."""
+    def header(self) -> Header:
+        """The ELF header; from here on integers are read in the order of bytes that it says."""
         head = self.read(0, min(_HEADER_BYTES, self._size), "the ELF header")
         if not is_elf(head):
             raise self.damaged("is not an ELF file", expected=b"\x7fELF", actual=head[:4])
-        from elftools.common.exceptions import ELFError  # noqa: PLC0415 - keeps `imgbuild --help` fast
-        from elftools.common.utils import struct_parse  # noqa: PLC0415
-
-        bits, little = _BITS.get(head[4:5]), _LITTLE.get(head[5:6])
-        if bits is None or little is None:
+        bits, order = _CLASSES.get(head[4:5]), _ORDERS.get(head[5:6])
+        if bits is None or order is None:
             raise self.damaged("has a damaged ELF header", actual=f"class and order of bytes {head[4:6].hex()}")
-        try:
-            header = struct_parse(_shapes(bits, little).Elf_Ehdr, io.BytesIO(head), 0)
-            shapes = _shapes(bits, little, header["e_type"], header["e_machine"], header["e_ident"]["EI_OSABI"])
-        except (ELFError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
-            raise self.damaged("has a damaged ELF header", actual=error) from error
-        self.order = "<" if little else ">"
-        return header, shapes
+        form = order + _HEADERS[bits]
+        if len(head) < struct.calcsize(form):
+            raise self.damaged("has a damaged ELF header", actual=f"{len(head)} bytes", expected=struct.calcsize(form))
+        self.order = order
+        kind, machine, _, _, table, _, _, _, size, count = struct.unpack_from(form, head)
+        return Header(bits=bits, kind=kind, machine=machine, table=table, entry_size=size, entries=count)
 
-    def map_segments(self, header: Any, structs: Any) -> None:
+    def map_segments(self, header: Header) -> None:
         """Read the program headers; a segment that is not wholly in the file is damage (a cut-off download)."""
-        from elftools.common.exceptions import ELFError  # noqa: PLC0415
-        from elftools.common.utils import struct_parse  # noqa: PLC0415
-
-        count, size = header["e_phnum"], structs.Elf_Phdr.sizeof()
+        form = self.order + _SEGMENT_FORMS[header.bits]
+        count, size = header.entries, struct.calcsize(form)
         if count > _SEGMENTS:
             raise self.damaged("has too many program headers", expected=f"at most {_SEGMENTS}", actual=count)
-        if count and header["e_phentsize"] != size:
-            raise self.damaged("has program headers of a wrong size", expected=size, actual=header["e_phentsize"])
-        table = io.BytesIO(self.read(header["e_phoff"], count * size, "the table of program headers"))
-        try:
-            records = [struct_parse(structs.Elf_Phdr, table, index * size) for index in range(count)]
-        except (ELFError, ValueError, LookupError, TypeError) as error:
-            raise self.damaged("has damaged program headers", actual=error) from error
+        if count and header.entry_size != size:
+            raise self.damaged("has program headers of a wrong size", expected=size, actual=header.entry_size)
+        table = self.read(header.table, count * size, "the table of program headers")
+        # Flags stand before the offset in ELF64, and behind the sizes in ELF32.
+        first = 1 if header.bits == 32 else 2  # noqa: PLR2004
         self._segments = tuple(
-            Segment(entry["p_type"], entry["p_offset"], entry["p_vaddr"], entry["p_filesz"]) for entry in records
+            Segment(entry[0], entry[first], entry[first + 1], entry[first + 3])
+            for entry in struct.iter_unpack(form, table)
         )
-        self._loads = tuple(segment for segment in self._segments if segment.kind == "PT_LOAD")
+        self._loads = tuple(segment for segment in self._segments if segment.kind == _PT_LOAD)
         for segment in self._loads:
             if segment.offset + segment.size > self._size:
                 raise self.damaged(
@@ -155,8 +149,8 @@ class Image:
                     hint="The file was cut off, or is the debug half of a stripped file.",
                 )
 
-    def segments(self, kind: str) -> list[Segment]:
-        """The segments of one type (`PT_NOTE`), in the order of the table."""
+    def segments(self, kind: int) -> list[Segment]:
+        """The segments of one type (`PT_DYNAMIC`), in the order of the table."""
         return [segment for segment in self._segments if segment.kind == kind]
 
     def locate(self, address: int, what: str) -> tuple[int, int]:
@@ -191,7 +185,7 @@ class Image:
 
     def interpreter(self) -> str | None:
         """The path in PT_INTERP, found by its offset as the kernel does."""
-        for segment in self.segments("PT_INTERP"):
+        for segment in self.segments(_PT_INTERP):
             if segment.size > self.limits.path_bytes:
                 raise self.damaged("names an interpreter that is too long", actual=f"{segment.size} bytes")
             path, end, _ = self.read(segment.offset, segment.size, "the interpreter's path").partition(b"\0")
@@ -202,7 +196,7 @@ class Image:
 
     def build_id(self) -> str | None:
         """The first build-id among the notes (LSB Core, Note Sections); later or farther notes are not looked at."""
-        for segment in self.segments("PT_NOTE")[:_NOTE_SEGMENTS]:
+        for segment in self.segments(_PT_NOTE)[:_NOTE_SEGMENTS]:
             notes = self.read(segment.offset, min(segment.size, _NOTE_BYTES), "a note segment")
             place = 0
             while place + 12 <= len(notes):

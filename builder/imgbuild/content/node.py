@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
 from imgbuild.content.inventory import CAPTURED_ENDS, ElfRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 IMPLICIT = -1
 """Layer index of directories that no layer lists."""
@@ -37,6 +40,10 @@ class Unread(Protocol):
 
     def read(self) -> dict[bytes, Node]:
         """The nodes in the directory by name, new ones at every call."""
+        ...
+
+    def marked(self, marks: int) -> Iterator[tuple[bytes, Node]]:
+        """All nodes below that have one of some marks, new ones at every call, in the order of `Tree.walk`."""
         ...
 
 
@@ -91,7 +98,20 @@ class Node(msgspec.Struct, kw_only=True, gc=False):
 Below: TypeAlias = "dict[bytes, Node] | Unread | None"
 
 
-def marks_of(name: bytes, node: Node) -> int:
+class Marked(Protocol):
+    """What `marks_of` asks of a node, or of the row of one."""
+
+    @property
+    def type(self) -> str: ...  # noqa: D102
+    @property
+    def elf(self) -> ElfRecord | None: ...  # noqa: D102
+    @property
+    def elf_problem(self) -> str | None: ...  # noqa: D102
+    @property
+    def inside(self) -> tuple[str, ...]: ...  # noqa: D102
+
+
+def marks_of(name: bytes, node: Marked) -> int:
     """The marks of one node, by its name or path; those of what is below it are not among them."""
     if node.type == "file":
         if node.elf is not None or node.elf_problem is not None:

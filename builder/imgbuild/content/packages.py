@@ -12,8 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.utils import canonicalize_name
-
 from imgbuild.content.node import DIST_INFO
 from imgbuild.content.record import (
     Record,
@@ -35,6 +33,7 @@ __all__ = [
     "Parsed",
     "Record",
     "RecordRow",
+    "canonical_name",
     "distribution",
     "distributions",
     "encoded_hash",
@@ -44,6 +43,7 @@ __all__ = [
 ]
 
 _DIST_INFO = b".dist-info"
+_SEPARATORS = re.compile(r"[-_.]+")
 _END_OF_HEADERS = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n|\n|\r)")
 # Keys as `email.feedparser` knows them. All repeats are possessive: time is linear.
 _PLAIN_HEADERS = re.compile(rb"(?:[!-9;-~]++:[^\r\n]*+\r?+\n(?:[ \t][^\r\n]*+\r?+\n)*+)*+(?:\r?+\n)?+")
@@ -74,6 +74,11 @@ class Distribution:
 
 Parsed = dict[tuple[bytes, str | None, str | None], Distribution]
 """Distributions by all that they follow from: folder, sha256 of METADATA and of RECORD (None where there is none)."""
+
+
+def canonical_name(name: str) -> str:
+    """The form in which names of distributions are compared (PEP 503)."""
+    return _SEPARATORS.sub("-", name).lower()
 
 
 def distributions(
@@ -150,7 +155,7 @@ def _read(folder: bytes, metadata: bytes | None, record: bytes | None) -> Distri
         except ValueError as error:
             problem = f"has a RECORD that cannot be read: {error}"
     return Distribution(
-        name=canonicalize_name(name), version=version, folder=folder, requires=requires, record=found, problem=problem
+        name=canonical_name(name), version=version, folder=folder, requires=requires, record=found, problem=problem
     )
 
 

@@ -187,17 +187,26 @@ class Tree:
             prefix = here + b"/" if here else b""
             pending.extend((prefix + name, node.children[name]) for name in sorted(node.children, reverse=True))
 
-    def marked(self, marks: int) -> Iterator[tuple[bytes, Node]]:
+    def marked(self, marks: int, *, keep: bool = True) -> Iterator[tuple[bytes, Node]]:
         """All nodes below the root that have one of some marks, in the order of `walk`.
 
         What was not read yet, and has none of them below, is passed over unread.
+
+        Args:
+            marks: those of `content.node`, any of which is enough.
+            keep: whether directories that are read now stay in the tree. Where not, the nodes found in them are not
+                the tree's own, and thousands of others are never made.
         """
         pending = [(b"", self.root)]
         while pending:
             here, node = pending.pop()
             if here and marks_of(here, node) & marks:
                 yield here, node
-            if node.below is None or not node.may_have(marks):
+            below = node.below
+            if below is None or not node.may_have(marks):
+                continue
+            if not keep and type(below) is not dict:
+                yield from below.marked(marks)  # type: ignore[union-attr] # it is no dict
                 continue
             prefix = here + b"/" if here else b""
             pending.extend(

@@ -7,7 +7,7 @@ in a lock beside those of the inventories, and whoever reads it by that digest n
 The format (`SCHEMA`): a line with its name; one block a directory, those further down first, each a MessagePack array
 of what is in it, sorted by name; the table (`content.packagetable`); the header; the header's offset in 8 bytes,
 big-endian. A row names the block of a directory by its offset and length, always before its own: no file leads in a
-circle. Of one in which many rows name one block no more is read than eight times what it has.
+circle. Of one in which many rows name one block, neither a tree nor a search reads more than eight times what it has.
 """
 
 from __future__ import annotations
@@ -97,16 +97,53 @@ class TreeFile:
 
     def read(self, path: bytes, offset: int, length: int) -> dict[bytes, Node]:
         """What is in the directory of a block."""
-        try:
-            rows = _rows.decode(self._part(path, offset, length))
-        except (msgspec.MsgspecError, RecursionError) as error:
-            raise self._damaged(path, str(error)) from error
+        rows = self._decode(path, offset, length)
         self._rows += len(rows)
-        if self._rows > len(self._raw):
-            # A row has more than eight bytes: such a file names blocks again and again.
-            raise self._damaged(path, "its directories hold each other")
+        self._bound(path, self._rows)
         prefix = path + b"/" if path else b""
         return {row.name: self._node(prefix + row.name, row, offset) for row in rows}
+
+    def search(self, path: bytes, offset: int, length: int, marks: int) -> Iterator[tuple[bytes, Node]]:
+        """All nodes below the directory of a block that have one of some marks, in the order of `Tree.walk`.
+
+        Nodes are made of what is found, and of the directories on the way.
+        """
+        count = 0
+        pending: list[tuple[bytes, _Row, int]] = []
+
+        def enter(folder: bytes, offset: int, length: int) -> None:
+            nonlocal count
+            rows = self._decode(folder, offset, length)
+            count += len(rows)
+            self._bound(folder, count)
+            prefix = folder + b"/" if folder else b""
+            pending.extend(
+                (prefix + row.name, row, offset)
+                for row in reversed(rows)
+                if marks_of(row.name, row) & marks or (row.block is not None and row.block[2] & marks)
+            )
+
+        enter(path, offset, length)
+        while pending:
+            here, row, before = pending.pop()
+            node = self._node(here, row, before)
+            if marks_of(row.name, row) & marks:
+                yield here, node
+            if row.block is not None and row.block[2] & marks:
+                enter(here, *row.block[:2])
+
+    def _decode(self, path: bytes, offset: int, length: int) -> list[_Row]:
+        """The rows of a block, as they are in the file."""
+        try:
+            return _rows.decode(self._part(path, offset, length))
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise self._damaged(path, str(error)) from error
+
+    def _bound(self, path: bytes, rows: int) -> None:
+        """Refuse a file of which so many rows were read: it names blocks again and again."""
+        # A row has more than eight bytes.
+        if rows > len(self._raw):
+            raise self._damaged(path, "its directories hold each other")
 
     def _part(self, path: bytes, offset: int, length: int) -> memoryview:
         if not 0 <= offset <= offset + length <= len(self._raw):
@@ -176,6 +213,9 @@ class _Directory:
 
     def read(self) -> dict[bytes, Node]:
         return self._file.read(self._path, self._offset, self._length)
+
+    def marked(self, marks: int) -> Iterator[tuple[bytes, Node]]:
+        return self._file.search(self._path, self._offset, self._length, marks)
 
 
 def small_files(file: TreeFile) -> Iterator[Digest]:

@@ -12,7 +12,6 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.content import wheel as wheels
 from imgbuild.content.changeset import BytesContent
 from imgbuild.digest import Digest
 from imgbuild.errors import StepError
@@ -215,6 +214,8 @@ def _put_link(work: Work, path: bytes, item: GitFile, *, root: bytes, step_id: s
 
 
 def _wheel(work: Work, step: Wheel, step_id: str) -> None:
+    from imgbuild.content import wheel as wheels  # noqa: PLC0415 - imported when used
+
     pin, path = work.sources.wheel(step.source)
     wheels.check_tags(
         pin.filename, python=step.python, machine=work.machine, subject=f"wheel {pin.filename}", where=step_id

@@ -95,7 +95,7 @@ def assemble(
     )
     original = Packages(workspace, base.parsed)
     original.installed()
-    changesets = _apply_layers(context, image, lock, base, workspace)
+    changesets = _apply_layers(context, image, lock, workspace, original.twin())
     _refuse_unused(workspace, expected)
     found = _facts(image, base, workspace, original)
     if facts is not None and not derive and facts != found:
@@ -111,7 +111,7 @@ def assemble(
 
 
 def _apply_layers(
-    context: Context, image: ImageInput, lock: Lock, base: Base, workspace: Workspace
+    context: Context, image: ImageInput, lock: Lock, workspace: Workspace, packages: Packages
 ) -> list[tuple[str, tuple[Change, ...]]]:
     """Run all steps; the changes of each layer, by its name."""
     changesets: list[tuple[str, tuple[Change, ...]]] = []
@@ -120,7 +120,7 @@ def _apply_layers(
             context=context,
             workspace=workspace,
             sources=sources,
-            packages=Packages(workspace, base.parsed),
+            packages=packages,
             machine=machine_of(lock.platform),
         )
         for layer in image.layers:

@@ -29,6 +29,16 @@ _MACHINES: dict[str, Machine] = {"arm64": "aarch64", "amd64": "x86_64"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Merged:
+    """A merged view, its digest, and what it says of packages."""
+
+    file: TreeFile
+    digest: Digest
+    tree: Tree
+    parsed: Parsed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
     """A base image as far as it was read."""
 
@@ -103,10 +113,30 @@ def open_base(
         )
     config = read_config(context, manifest)
     check_platform(config, platform, subject=f"base {pin.reference}")
-    known = _known(context, facts)
+    known = _known(context, manifest, facts)
     if facts is not None and _look_for(context, manifest, config, facts, known, preimages):
-        known = _known(context, facts)
-    file, digest = known or _merge(context, manifest, config, facts)
+        known = _known(context, manifest, facts)
+    merged = known or _merge(context, manifest, config, facts)
+    return Base(
+        manifest=manifest,
+        descriptor=descriptor,
+        config=config,
+        merged=merged.tree,
+        inventory_digests=merged.file.inventories,
+        tree_digest=merged.digest,
+        parsed=merged.parsed,
+    )
+
+
+def _known(context: Context, manifest: Manifest, facts: Facts | None) -> _Merged | None:
+    """The merged view of the cache, if it is the one that follows from the facts."""
+    found = None if facts is None else context.cache.tree(facts.base_tree)
+    if facts is None or found is None or found.inventories != tuple(row.inventory for row in facts.base_layers):
+        return None
+    return _opened(context, manifest, found, facts.base_tree)
+
+
+def _opened(context: Context, manifest: Manifest, file: TreeFile, digest: Digest) -> _Merged:
     tree = file.tree()
 
     def read_record(folder: bytes) -> bytes:
@@ -116,23 +146,8 @@ def open_base(
             raise MissingError(f"file {show(path)}", "is not in the base, of which the cache says that it is")
         return read_file(context, manifest.layers, found[1], show(found[0]))
 
-    return Base(
-        manifest=manifest,
-        descriptor=descriptor,
-        config=config,
-        merged=tree,
-        inventory_digests=file.inventories,
-        tree_digest=digest,
-        parsed=load_packages(file.packages, read_record, subject="merged view of the base"),
-    )
-
-
-def _known(context: Context, facts: Facts | None) -> tuple[TreeFile, Digest] | None:
-    """The merged view of the cache, if it is the one that follows from the facts."""
-    found = None if facts is None else context.cache.tree(facts.base_tree)
-    if facts is None or found is None or found.inventories != tuple(row.inventory for row in facts.base_layers):
-        return None
-    return found, facts.base_tree
+    parsed = load_packages(file.packages, read_record, subject="merged view of the base")
+    return _Merged(file=file, digest=digest, tree=tree, parsed=parsed)
 
 
 def _look_for(
@@ -140,7 +155,7 @@ def _look_for(
     manifest: Manifest,
     config: ImageConfig,
     facts: Facts,
-    known: tuple[TreeFile, Digest] | None,
+    known: _Merged | None,
     preimages: frozenset[Digest],
 ) -> bool:
     """Ask for what others published of layers that are not in the store; there reading is cheaper than asking.
@@ -156,10 +171,9 @@ def _look_for(
     missing = () if known else (row[2] for row in pairs if not cache.has_inventory(*row))
     inventories_missing = frozenset(missing)
     # Where the RECORDs are, the others are, too: they came together.
-    lost = known is not None and not all(map(cache.has_small, _records(known[0])))
-    small = (
-        frozenset(row for row in small_files(known[0]) if not cache.has_small(row)) if known and lost else frozenset()
-    )
+    small: frozenset[Digest] = frozenset()
+    if known is not None and not all(map(cache.has_small, _records(known.parsed))):
+        small = frozenset(row for row in small_files(known.file) if not cache.has_small(row))
     patched = frozenset(row for row in preimages if not cache.has_small(row))
     if not (inventories_missing or small or patched):
         return False
@@ -176,12 +190,11 @@ def _look_for(
     return known is None
 
 
-def _records(file: TreeFile) -> list[Digest]:
-    found = load_packages(file.packages, lambda _: b"", subject="merged view of the base")
-    return [Digest("sha256", record) for _, _, record in found if record is not None]
+def _records(parsed: Parsed) -> Iterator[Digest]:
+    return (Digest("sha256", record) for _, _, record in parsed if record is not None)
 
 
-def _merge(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> tuple[TreeFile, Digest]:
+def _merge(context: Context, manifest: Manifest, config: ImageConfig, facts: Facts | None) -> _Merged:
     """The merged view of the base's layers, from their inventories."""
     wanted = None if facts is None else facts.base_tree
     inventories = None if facts is None else tuple(layer.inventory for layer in facts.base_layers)
@@ -201,7 +214,7 @@ def _merge(context: Context, manifest: Manifest, config: ImageConfig, facts: Fac
             where="facts.base_tree",
             hint="the layers are right; was the lock made by another version? `imgbuild lock IMAGE --complete`",
         )
-    return TreeFile(raw, subject="merged view of the base"), digest
+    return _opened(context, manifest, TreeFile(raw, subject="merged view of the base"), digest)
 
 
 def read_config(context: Context, manifest: Manifest) -> ImageConfig:

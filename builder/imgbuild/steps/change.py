@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from imgbuild import jsontext
-from imgbuild.adapters import toolchain
 from imgbuild.content.patch import apply_edit, apply_file, parse_patch
 from imgbuild.digest import Digest
 from imgbuild.errors import FactMismatchError, FailedHunk, ImgbuildError, PatchedFile, PatchError, StepError
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from imgbuild.adapters.project import LayerInput
+    from imgbuild.adapters.toolchain import CompileJob
     from imgbuild.content.patch import FilePatch
     from imgbuild.model.layer import Compile, Edit, Patch, Replace
     from imgbuild.model.lockfile import LockedToolchain
@@ -167,6 +167,8 @@ def edit(work: Work, step: Edit, step_id: str) -> None:
 
 def compile_sources(work: Work, step: Compile, step_id: str) -> None:
     """Compile with the pinned toolchain, or take the output that this machine made from the same inputs before."""
+    from imgbuild.adapters.toolchain import CompileJob  # noqa: PLC0415 - imported when used
+
     workspace = work.workspace
     _, tree = work.sources.git(step.source)
     files = {item.path: item for item in tree.files}
@@ -176,7 +178,7 @@ def compile_sources(work: Work, step: Compile, step_id: str) -> None:
         if item is None or item.target is not None:
             raise StepError(f"source {step.source}", "has no such file to compile", expected=name, where=step_id)
         texts.append((name, item.read()))
-    job = toolchain.CompileJob(
+    job = CompileJob(
         sources=tuple(texts),
         compile=tuple(step.sources),
         language=step.language,
@@ -247,7 +249,7 @@ def _write_text(work: Work, real: bytes, data: bytes | None, step: Patch, step_i
     settle(work, real, where=step_id)
 
 
-def _compiled(work: Work, step: Compile, job: toolchain.CompileJob, expected: str | None) -> bytes:
+def _compiled(work: Work, step: Compile, job: CompileJob, expected: str | None) -> bytes:
     pin = work.sources.toolchain(step.toolchain)
     key = compile_key(job, pin)
     cache = work.context.cache
@@ -256,6 +258,8 @@ def _compiled(work: Work, step: Compile, job: toolchain.CompileJob, expected: st
         data = cache.get(memo.digest)
         if data is not None:
             return data
+    from imgbuild.adapters import toolchain  # noqa: PLC0415 - imported when used
+
     zig = work.sources.zig(step.toolchain)
     with work.context.progress.task(f"compiling {job.output}", None, unit="steps"):
         data = toolchain.compile(job, zig=zig, work=cache.folder("spool"), cache=cache.folder("zig"))
@@ -264,7 +268,7 @@ def _compiled(work: Work, step: Compile, job: toolchain.CompileJob, expected: st
     return data
 
 
-def compile_key(job: toolchain.CompileJob, pin: LockedToolchain) -> Digest:
+def compile_key(job: CompileJob, pin: LockedToolchain) -> Digest:
     """The digest of all that the output depends on: the tool for every kind of host, the options and the sources."""
     sources = {name: str(Digest.of(text)) for name, text in (*job.sources, *job.link_inputs)}
     linked = [name for name, _ in job.link_inputs]

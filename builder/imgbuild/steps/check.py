@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, get_args
 
-from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
-
 from imgbuild.errors import DocumentError, StepError
 from imgbuild.model.image import GitSource, LibrarySource, ToolchainSource, WheelSource
 from imgbuild.model.layer import PACKAGE_STEPS, Compile, GitTree, Patch, Replace, Wheel, numbered
@@ -42,6 +40,8 @@ def _problems(image: ImageInput) -> Iterator[tuple[str, list[str]]]:
     problems = []
     for name, source in image.definition.sources.items():
         if isinstance(source, GitSource):
+            from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression  # noqa: PLC0415
+
             try:
                 canonicalize_license_expression(source.licence)
             except InvalidLicenseExpression as error:

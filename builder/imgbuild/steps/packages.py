@@ -31,6 +31,12 @@ class Packages:
         self._parsed: Parsed = {} if parsed is None else parsed
         self._installed: tuple[Distribution, ...] | None = None
 
+    def twin(self) -> Packages:
+        """A second view of the workspace as it is now; of changes each has to be told."""
+        twin = Packages(self._workspace, self._parsed)
+        twin._installed = self._installed
+        return twin
+
     def changed(self) -> None:
         """Look for distributions again when asked the next time: one was installed or removed."""
         self._installed = None

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.adapters.fetch import resolve_wheel
-from imgbuild.adapters.gitsource import content_digest
-from imgbuild.content.wheel import member_digest
 from imgbuild.digest import Digest
 from imgbuild.errors import (
     AvailabilityError,
@@ -205,17 +202,23 @@ def _resolve(context: Context, name: str, source: Source, resolved: dict[str, Lo
         case FileSource() | UrlSource() | ImageMemberSource():
             return _resolve_file(context, name, source)
         case ToolchainSource():
-            hosts = {}
-            for host, platforms in source.hosts.items():
-                pin = resolve_wheel(
-                    source.name,
-                    source.version,
-                    platforms=tuple(platforms),
-                    offline=context.offline,
-                    progress=context.progress,
-                )
-                hosts[host] = HostWheel(platforms=platforms, filename=pin.filename, digest=pin.digest)
-            return LockedToolchain(name=name, distribution=source.name, version=source.version, hosts=hosts)
+            return _resolve_toolchain(context, name, source)
+
+
+def _resolve_toolchain(context: Context, name: str, source: ToolchainSource) -> LockedToolchain:
+    from imgbuild.adapters.fetch import resolve_wheel  # noqa: PLC0415 - imported when used
+
+    hosts = {}
+    for host, platforms in source.hosts.items():
+        pin = resolve_wheel(
+            source.name,
+            source.version,
+            platforms=tuple(platforms),
+            offline=context.offline,
+            progress=context.progress,
+        )
+        hosts[host] = HostWheel(platforms=platforms, filename=pin.filename, digest=pin.digest)
+    return LockedToolchain(name=name, distribution=source.name, version=source.version, hosts=hosts)
 
 
 def resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
@@ -225,6 +228,8 @@ def resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
         FactMismatchError: files that the definition knows by digest are others there.
         InputError, MissingError, IntegrityError, AvailabilityError: as fetching says.
     """
+    from imgbuild.adapters.gitsource import content_digest  # noqa: PLC0415 - imported when used
+
     where = locate(context, source.repository)
     git = repository(context)
     commit = source.commit or git.resolve(where, source.ref)
@@ -271,6 +276,8 @@ def _known_files(source: GitSource, locked: LockedGit) -> bool:
 
 def resolve_one_wheel(context: Context, name: str, source: WheelSource) -> LockedWheel:
     """The pin of a wheel that the index has for a source now; raises what `pin_sources` does."""
+    from imgbuild.adapters.fetch import resolve_wheel  # noqa: PLC0415 - imported when used
+
     pin = resolve_wheel(
         source.name,
         source.version,
@@ -304,6 +311,8 @@ def resolve_one_wheel(context: Context, name: str, source: WheelSource) -> Locke
 def _resolve_member(
     context: Context, name: str, source: MemberSource, resolved: dict[str, LockedSource]
 ) -> LockedMember:
+    from imgbuild.content.wheel import member_digest  # noqa: PLC0415 - imported when used
+
     wheel = resolved[source.wheel]
     if not isinstance(wheel, LockedWheel):
         raise InputError(f"source {name}", "is inside what is no wheel", actual=source.wheel)

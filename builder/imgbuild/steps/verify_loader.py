@@ -8,13 +8,13 @@ and after a run of ldconfig is in doubt; and so is one that rests on a cache tha
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from imgbuild.content.elf import newest_glibc
 from imgbuild.content.ldcache import LdCache, parse_cache
 from imgbuild.content.loader import Linker
-from imgbuild.content.node import LINK
 from imgbuild.errors import UNREADABLE
 from imgbuild.model.identity import Finding, judge, not_checked
 from imgbuild.model.paths import show
@@ -116,18 +116,24 @@ class Search:
         """
         names = self._names(copies)
 
-        def asks(raw: bytes) -> bool:
+        # Thousands of files need the same few hundred names.
+        @functools.cache
+        def asks(needed: str) -> bool:
+            raw = _raw(needed)
             return raw == soname.encode() or raw.rpartition(b"/")[2].startswith(prefix)
+
+        @functools.cache
+        def may_lead(needed: str) -> bool:
+            raw = _raw(needed)
+            return asks(needed) or raw in names or any(sign in raw for sign in (b"/", b"$", b"\\"))
 
         for path, node in self._view.elf_files:
             if node.elf is None or node.elf.machine != self._machine:
                 continue
-            for needed in dict.fromkeys(node.elf.needed):
-                raw = needed.encode("utf-8", "backslashreplace")
-                if asks(raw) or raw in names or any(sign in raw for sign in (b"/", b"$", b"\\")):
-                    load = self.load(path, needed)
-                    if asks(raw) or load.provider in copies or (load.provider is None and load.doubt is not None):
-                        yield load
+            for needed in dict.fromkeys(filter(may_lead, node.elf.needed)):
+                load = self.load(path, needed)
+                if asks(needed) or load.provider in copies or (load.provider is None and load.doubt is not None):
+                    yield load
 
     def _names(self, copies: Collection[bytes]) -> set[bytes]:
         """What may lead to a copy without a slash: file and link names, names of the cache, and SONAMEs."""
@@ -136,8 +142,8 @@ class Search:
             names |= self._cache.names_of(lambda path: self._view.resolve(path) in copies)
         for elf in map(self._view.elf, copies):
             if elf is not None and elf.soname is not None:
-                names.add(elf.soname.encode("utf-8", "backslashreplace"))
-        for path, _ in self._view.tree.marked(LINK):
+                names.add(_raw(elf.soname))
+        for path in self._view.links:
             found = self._view.tree.resolve(path)
             if found is not None and found[0] in copies:
                 names.add(path.rpartition(b"/")[2])
@@ -152,6 +158,10 @@ class Search:
         now, then = ("nothing" if one is None else show(one) for one in (present.provider, renewed.provider))
         absent = "" if self._cache is not None else f"{where} is absent; "
         return f"{absent}it loads {now}, and {then} after a run of ldconfig"
+
+
+def _raw(name: str) -> bytes:
+    return name.encode("utf-8", "backslashreplace")
 
 
 def _read_cache(view: View, machine: str) -> tuple[LdCache | None, str | None]:

@@ -6,16 +6,16 @@ of the library say. A base may have such a contradiction already: then the defin
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
-
-from imgbuild.content.packages import owners
+from imgbuild.content.packages import canonical_name, owners
 from imgbuild.model.identity import Finding, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from packaging.requirements import Requirement
 
     from imgbuild.content.packages import Distribution
     from imgbuild.model.image import LibraryIdentity
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _LONGEST = 300
 """characters of a requirement; longer ones are not looked at."""
+_NAME = re.compile(r"[ \t]*+([A-Za-z0-9][A-Za-z0-9._-]*+)")
+"""What a requirement begins with (PEP 508). None that can be parsed has a longer or shorter name."""
 
 
 def requirements(view: View, name: str, library: LibraryIdentity, target: bytes) -> list[Finding]:
@@ -38,7 +40,7 @@ def requirements(view: View, name: str, library: LibraryIdentity, target: bytes)
     advice = f"declare it under [[library.{name}.metadata]], with a reason"
     found = []
     for asking, text in _unmet(view.installed, owners(view.installed, target)):
-        key = next((key for key in declared if (canonicalize_name(key[0]), key[1]) == (asking.name, text)), None)
+        key = next((key for key in declared if (canonical_name(key[0]), key[1]) == (asking.name, text)), None)
         if key is not None:
             used.add(key)
         found.append(
@@ -75,10 +77,18 @@ def _unmet(installed: tuple[Distribution, ...], owning: tuple[Distribution, ...]
     versions = {owner.name: owner.version for owner in owning}
     for asking in installed:
         for text in asking.requires:
-            try:
-                wanted = Requirement(text) if len(text) <= _LONGEST else None
-            except InvalidRequirement:
-                wanted = None
-            version = None if wanted is None else versions.get(canonicalize_name(wanted.name))
+            # An image has thousands of requirements, few of which are about an owner, and each takes long to parse.
+            name = _NAME.match(text)
+            version = None if name is None else versions.get(canonical_name(name[1]))
+            wanted = None if version is None else _parsed(text)
             if wanted is not None and version is not None and not wanted.specifier.contains(version, prereleases=True):
                 yield asking, text
+
+
+def _parsed(text: str) -> Requirement | None:
+    from packaging.requirements import InvalidRequirement, Requirement  # noqa: PLC0415 - imported when used
+
+    try:
+        return Requirement(text) if len(text) <= _LONGEST else None
+    except InvalidRequirement:
+        return None

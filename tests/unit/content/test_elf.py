@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from imgbuild.content.elf import ElfFacts, is_elf, newest_glibc, read_elf
+from elftools.elf.elffile import ELFFile
+from elftools.elf.enums import ENUM_D_TAG, ENUM_E_MACHINE
+from imgbuild.config import DEFAULT_LIMITS
+from imgbuild.content.elf import ElfFacts, is_elf, machine_name, newest_glibc, read_elf
+from imgbuild.content.elfdynamic import TAGS
+from imgbuild.content.elfimage import Image
 from imgbuild.errors import ArchiveError
 
 from tests.support.elf_builder import shared_object, static_program, tag_value, with_bytes, with_tag
@@ -312,6 +317,51 @@ def test_a_file_that_is_not_elf_is_refused_by_name() -> None:
         facts_of(b"INPUT(libx.so)")
 
 
-def test_importing_the_module_does_not_import_pyelftools() -> None:
-    code = "import sys, imgbuild.content.elf; sys.exit('elftools' in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_machines_and_kinds_have_the_names_that_pyelftools_gives_them() -> None:
+    named = {number: name for name, number in ENUM_E_MACHINE.items() if isinstance(number, int)}
+    assert len(named) > 100
+    for number, name in named.items():
+        assert machine_name(number) == name.removeprefix("EM_").lower()
+    assert machine_name(0xFEED) == str(0xFEED)
+
+
+def test_tags_have_the_numbers_that_pyelftools_knows() -> None:
+    assert {name: ENUM_D_TAG[name] for name in TAGS} == TAGS
+
+
+@pytest.mark.parametrize("little", [True, False])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_program_headers_are_read_as_pyelftools_reads_them(bits: int, little: bool) -> None:
+    order, word = "<" if little else ">", "I" if bits == 32 else "Q"
+    start, size = (52, 32) if bits == 32 else (64, 56)
+    numbers = iter(range(100, 200))
+    rows = [[kind, *(next(numbers) for _ in range(7))] for kind in (2, 3, 4, 4, 0x6474E551)]
+    table = b"".join(struct.pack(f"{order}8I" if bits == 32 else f"{order}2I6Q", *row) for row in rows)
+    fields = (3, 62, 1, 7, start + 5, 9, 0, start, size, len(rows), 0, 0, 0)
+    head = b"\x7fELF" + bytes([bits // 32, 1 if little else 2, 1]) + bytes(9)
+    data = head + struct.pack(f"{order}HHI3{word}I6H", *fields) + bytes(5) + table
+    image = Image(io.BytesIO(data), "x", DEFAULT_LIMITS)
+    header = image.header()
+    image.map_segments(header)
+    theirs = ELFFile(io.BytesIO(data))
+    assert (header.bits, image.order == "<", header.kind, header.machine) == (bits, little, 3, 62)
+    found = [(row.offset, row.address, row.size) for kind in (2, 3, 4, 0x6474E551) for row in image.segments(kind)]
+    wanted = [theirs._get_segment_header(index) for index in range(len(rows))]
+    assert found == [(row["p_offset"], row["p_vaddr"], row["p_filesz"]) for row in wanted]
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_a_header_that_is_cut_off_is_damage(bits: int) -> None:
+    size = 52 if bits == 32 else 64
+    head = b"\x7fELF" + bytes([bits // 32, 1, 1]) + bytes(size - 7)
+    assert facts_of(head).kind == "none"
+    with pytest.raises(ArchiveError, match="has a damaged ELF header"):
+        facts_of(head[:-1])
+
+
+def test_reading_a_file_of_our_machines_does_not_import_pyelftools() -> None:
+    code = (
+        "import io, sys, imgbuild.content.elf as elf;"
+        "elf.read_elf(io.BytesIO(sys.stdin.buffer.read()), subject='x'); sys.exit('elftools' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, input=shared_object())

@@ -125,28 +125,58 @@ GOLDEN = "sha256:a846503c44f8e7046ce0f225b822a4a8918c208aef08d9741607e70bb1bf4d3
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """The directories that are read from here on."""
     read: list[bytes] = []
-    honest = TreeFile.read
+    honest = TreeFile._decode
 
-    def watch(self: TreeFile, path: bytes, offset: int, length: int) -> dict[bytes, Node]:
+    def watch(self: TreeFile, path: bytes, offset: int, length: int) -> Any:
         read.append(path)
         return honest(self, path, offset, length)
 
-    monkeypatch.setattr(TreeFile, "read", watch)
+    monkeypatch.setattr(TreeFile, "_decode", watch)
     return read
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("marks", [ELF, LINK, DIST_INFO, ELF | LINK, LINK | DIST_INFO])
 def test_a_search_finds_what_a_walk_finds_and_reads_no_directory_without_it(
-    marks: int, monkeypatch: pytest.MonkeyPatch
+    marks: int, keep: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = watched(monkeypatch)
-    found = [path for path, _ in opened(dumped(image())).tree().marked(marks)]
+    found = [path for path, _ in opened(dumped(image())).tree().marked(marks, keep=keep)]
     assert found == [path for path, _ in image().marked(marks)]
     assert found
+    assert len(read) == len(set(read))
     assert not any(path.startswith((b"plain", b"empty", b"dev")) for path in read)
     assert (b"usr/bin" in read) == bool(marks & LINK)
     assert (b"usr/lib" in read) == bool(marks & ELF)
     assert b"usr/share" not in read
+
+
+@pytest.mark.parametrize("marks", [ELF, LINK, DIST_INFO])
+def test_a_search_that_keeps_nothing_gives_the_same_nodes_and_leaves_the_tree_unread(
+    marks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = dumped(image())
+    tree = opened(raw).tree()
+    assert tree.get(b"usr/bin") is not None
+    read = watched(monkeypatch)
+    first = [(path, facts(node)) for path, node in tree.marked(marks, keep=False)]
+    again = list(read)
+    assert first == [(path, facts(node)) for path, node in opened(raw).tree().marked(marks)]
+    del read[:]
+    assert [path for path, _ in tree.marked(marks, keep=False)] == [path for path, _ in first]
+    assert read == again
+    assert b"usr" not in read
+    assert read
+    assert b"usr/bin" not in read or marks == LINK
+
+
+def test_a_search_that_keeps_nothing_sees_what_was_put_on_the_tree() -> None:
+    tree = opened(dumped(image())).tree()
+    whole = image()
+    for one in (tree, whole):
+        one.put(b"plain/new", Node(type="symlink", mode=0o777, link=b"x"))
+        one.remove(b"usr/bin")
+    assert [path for path, _ in tree.marked(LINK, keep=False)] == [path for path, _ in whole.marked(LINK)]
 
 
 def test_looking_up_one_path_reads_only_the_directories_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +238,8 @@ def test_a_directory_that_holds_itself_is_refused_and_never_walked_for_ever() ->
     raw = head + msgspec.msgpack.encode([looped]) + msgspec.msgpack.encode(header) + (17 + size).to_bytes(8, "big")
     with pytest.raises(ArchiveError, match="is damaged"):
         list(opened(raw).tree().walk())
+    with pytest.raises(ArchiveError, match="is damaged"):
+        list(opened(raw).tree().marked(ELF, keep=False))
 
 
 def test_what_a_fork_makes_and_drops_never_gives_it_what_the_tree_below_reads_later() -> None:
@@ -237,5 +269,6 @@ def test_a_file_whose_directories_hold_each_other_is_refused_after_a_bounded_tim
     root = treefile._Row(name=b"", type="directory", mode=0, layer=0, block=block)
     header = {"families": SYMBOL_FAMILIES, "inventories": [], "packages": (0, 0), "root": root}
     raw = data + msgspec.msgpack.encode(header) + len(data).to_bytes(8, "big")
-    with pytest.raises(ArchiveError, match="is damaged"):
-        list(opened(raw).tree().marked(ELF))
+    for keep in (True, False):
+        with pytest.raises(ArchiveError, match="is damaged"):
+            list(opened(raw).tree().marked(ELF, keep=keep))

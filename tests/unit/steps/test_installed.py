@@ -144,6 +144,22 @@ class TestPackages:
         assert original.claims(path.encode()) == (("a", sha256(b"a/sub/m0.py")),)
         assert packages.claims(path.encode()) == (("a", sha256(b"new")),)
 
+    def test_a_twin_reads_nothing_again_and_neither_view_follows_the_changes_of_the_other(self) -> None:
+        image = Image()
+        workspace = image.workspace()
+        original = Packages(workspace)
+        before = original.installed()
+        image.read.clear()
+        twin = original.twin()
+        assert twin.installed() == before
+        assert image.read == []
+        paths = [f"{SITE}/{name}/sub/m0.py" for name in "ab"]
+        for path, view in zip(paths, (twin, original), strict=True):
+            write(workspace, path, b"new")
+            view.update(path.encode(), where="test")
+        claims = [[view.claims(path.encode())[0][1] for path in paths] for view in (twin, original)]
+        assert claims == [[sha256(b"new"), sha256(b"b/sub/m0.py")], [sha256(b"a/sub/m0.py"), sha256(b"new")]]
+
     def test_a_record_that_a_step_wrote_itself_is_the_one_that_is_rewritten(self) -> None:
         workspace = Image().workspace()
         packages, path = Packages(workspace), f"{SITE}/a/sub/m0.py"
