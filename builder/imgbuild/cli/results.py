@@ -31,18 +31,19 @@ class CauseBody(Document, frozen=True, kw_only=True):
 class HunkBody(Document, frozen=True, kw_only=True):
     """A hunk that does not apply: its lines with their signs, and those of the file from line `at` on.
 
-    `there` has `!` before each line that the hunk does not expect, else a blank.
+    `there` has `!` before each line that the hunk does not expect, else a blank. Without `number` and `header` it is
+    the text that an edit does not find.
     """
 
-    number: int
-    header: str
+    number: int | None = None
+    header: str | None = None
     lines: list[str]
     at: int
     there: list[str]
 
 
 class PatchBody(Document, frozen=True, kw_only=True):
-    """What a patch does not fit: a file of the image, as a step found it and as the lock has it, and the first hunk."""
+    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it; the hunk."""
 
     path: str | None = None
     step: str | None = None

@@ -20,6 +20,7 @@ from imgbuild.errors import (
     LockStaleError,
     PatchedFile,
     PatchError,
+    StepError,
     UnresolvedError,
     UsageError,
 )
@@ -210,7 +211,7 @@ def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | Non
     try:
         with store.session(), KnownLayers(context, before, blobs=False) as known:
             return assemble(context, image, draft, known, derive=derive).lock
-    except (FactMismatchError, PatchError) as error:
+    except (FactMismatchError, PatchError, StepError) as error:
         if error.file is not None and old is not None:
             error.file = _recorded(error.file, old)
         raise
