@@ -10,8 +10,9 @@ import pytest
 from imgbuild.cli import run
 from imgbuild.digest import Digest
 
-from tests.support.refusals import commit_again, forge, locked, relock, source
-from tests.support.tiny import FILES, FIRST_PATCH, SECOND_PATCH, Tiny, only_own_wheels
+from tests.support.patched import patches_of_a_commit, states_text
+from tests.support.refusals import forge, locked, relock, source
+from tests.support.tiny import FIRST_PATCH, Tiny, only_own_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,27 +149,7 @@ def test_stand_ins_that_are_elsewhere_or_none_are_refused(
 @pytest.fixture
 def patched(tiny: Tiny) -> Tiny:
     """The patches of `tiny-app` in the adapter's repository, with the states that upstream names."""
-    commit_again(tiny, _add)
-    before = {row["path"]: row["states"] for row in locked(tiny)["pins"]["files"] if row["step"] == "tiny-app/1"}
-    named = {path.removeprefix("/srv/"): states for path, states in before.items()}
-    tiny.files = {path: data for path, data in FILES.items() if "patches" not in path}
-    tiny.files["tiny-app/states.toml"] = _states(named)
-    step = tiny.layers["tiny-app"][0]
-    step.update(source="adapter", stages=["patches/1.patch", "patches/2.patch"], states="states.toml")
-    digests = {"patches/1.patch": str(Digest.of(FIRST_PATCH.encode()))}
-    adapter = {"kind": "git", "repository": "adapter.bundle", "ref": "main", "licence": "Apache-2.0"}
-    tiny.image["sources"] = {"adapter": {**adapter, "digests": digests, "evidence": ["boot.py"]}}
-    return tiny
-
-
-def _add(folder: Any) -> None:
-    (folder / "patches").mkdir()
-    (folder / "patches/1.patch").write_text(FIRST_PATCH)
-    (folder / "patches/2.patch").write_text(SECOND_PATCH)
-
-
-def _states(named: dict[str, list[str]]) -> bytes:
-    return "".join(f"{json.dumps(path)} = {json.dumps(states)}\n" for path, states in named.items()).encode()
+    return patches_of_a_commit(tiny)
 
 
 def test_patches_of_a_commit_give_what_patches_of_the_repository_give(patched: Tiny) -> None:
@@ -210,7 +191,7 @@ def test_a_state_between_two_patches_that_upstream_does_not_name_is_refused(
     rows = patched.files["tiny-app/states.toml"].decode().splitlines()
     named = {json.loads(row.partition(" = ")[0]): json.loads(row.partition(" = ")[2]) for row in rows}
     first, middle, last = named["app/auth.py"]
-    patched.files["tiny-app/states.toml"] = _states({**named, "app/auth.py": [first, last, middle]})
+    patched.files["tiny-app/states.toml"] = states_text({**named, "app/auth.py": [first, last, middle]})
     error = refused(patched, go)
     assert "is not what upstream says it to be after patch patches/1.patch of source adapter" in error["problem"]
     assert (error["expected"], error["actual"]) == (last, middle)

@@ -123,7 +123,7 @@ class Project:
         return Project(self.root, self.root / real.relative_to(root))
 
     def with_file(self, name: str, raw: bytes) -> Project:
-        """The same project as if the file `name`, a path below the root, held these bytes."""
+        """The same project as if the file `name`, a path below the root that is there, held these bytes."""
         return Project(self.root, self.stand_in, (*self._instead.items(), (name, raw)))
 
     def images(self) -> tuple[str, ...]:
@@ -204,6 +204,12 @@ class Project:
         inputs.append(Input(name=subject, digest=Digest.of(raw)))
         return stand_in(value, _toml(raw, subject), subject=subject)
 
+    def states_file(self, layer: str, file: str) -> str:
+        """Which file says the states that a layer's file names, from the root on: of stand-ins, one beside them."""
+        if self.stand_in is None:
+            return f"layers/{layer}/{file}"
+        return str((self.stand_in / f"{layer}.{file.replace('/', '.')}").relative_to(self.root))
+
     def lock_path(self, image: str) -> Path:
         """Where the lock of an image is."""
         return (self.stand_in or self.root / "locks") / f"{image}.lock.json"
@@ -262,10 +268,9 @@ class Project:
 
     def _states(self, layer: str, file: str, raw: bytes, inputs: list[Input]) -> dict[str, tuple[str, ...]]:
         """The states that a layer's file names; of stand-ins, those of `LAYER.FILE` beside them."""
-        subject = f"layers/{layer}/{file}"
+        subject = self.states_file(layer, file)
         if self.stand_in is not None:
-            path = self.stand_in / f"{layer}.{file.replace('/', '.')}"
-            raw, subject = self._read(path), str(path.relative_to(self.root))
+            raw = self._read(self.root / subject)
             inputs.append(Input(name=subject, digest=Digest.of(raw)))
         return parse_states(_toml(raw, subject), subject=subject)
 

@@ -43,7 +43,7 @@ class HunkBody(Document, frozen=True, kw_only=True):
 
 
 class PatchBody(Document, frozen=True, kw_only=True):
-    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it; the hunk."""
+    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it."""
 
     path: str | None = None
     step: str | None = None
