@@ -11,7 +11,7 @@ from imgbuild.cli import run
 from imgbuild.digest import Digest
 
 from tests.support.patched import patches_of_a_commit, states_text
-from tests.support.refusals import forge, locked, relock, source
+from tests.support.refusals import commit_again, forge, locked, relock, source
 from tests.support.tiny import FIRST_PATCH, Tiny, only_own_wheels
 
 if TYPE_CHECKING:
@@ -122,6 +122,43 @@ def test_what_is_made_with_stand_ins_says_so_and_has_a_lock_of_its_own(
     assert plan["config"]["labels"]["imgbuild.stand-in"] == "true"
     assert go("verify", "tiny", "--stand-in", stand_in, "--offline")[0] == 0
     assert go("plan", "tiny")[1]["tags"] == ["tiny"]
+
+
+def test_commands_that_are_proposed_name_the_folder_of_the_stand_ins(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], capsys: pytest.CaptureFixture[str], stand_in: str
+) -> None:
+    lock, again = tiny.root / "stand-ins/tiny.lock.json", "`imgbuild lock tiny --stand-in stand-ins`"
+
+    def printed(verb: str, *words: str) -> str:
+        where = ["--project", str(tiny.root), *([] if verb == "plan" else ["--cache", str(tiny.cache_path)])]
+        capsys.readouterr()
+        run([verb, "tiny", *where, "--stand-in", stand_in, *words])
+        return "".join(capsys.readouterr())
+
+    assert again in printed("lock", "--check")
+    assert again in printed("plan")
+    for verb in ("build", "verify", "check"):
+        assert again in printed(verb), verb
+    assert "`imgbuild build tiny --stand-in stand-ins`" in printed("lock")
+    raw = lock.read_bytes()
+    lock.write_bytes(b"{")
+    assert again in printed("build")
+    value = json.loads(raw)
+    complete = "`imgbuild lock tiny --stand-in stand-ins --complete`"
+    for change, verb in (("result", "explain"), ("result", "verify"), ("facts", "verify")):
+        tag = [] if verb == "explain" else ["--offline"]
+        lock.write_bytes(raw)
+        assert go("build", "tiny", "--stand-in", stand_in, "--offline")[0] == 0
+        lock.write_bytes(dumped({key: item for key, item in value.items() if key not in {change, "result"}}))
+        assert complete in printed(verb, *(["/etc/motd"] if verb == "explain" else []), "-v", *tag), (change, verb)
+    lock.write_bytes(dumped({**value, "result": {**value["result"], "manifest": f"sha256:{'0' * 64}"}}))
+    assert complete in printed("build", "--offline")
+    commit_again(tiny, lambda folder: (folder / "boot.py").write_text("other\n"), amend=True)
+    assert "`imgbuild lock tiny --stand-in stand-ins --update adapter`" in printed("check")
+
+
+def dumped(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def test_stand_ins_do_not_leave_this_machine_and_take_no_other_tag(

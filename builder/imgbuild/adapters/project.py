@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ class ImageInput:
     @property
     def words(self) -> str:
         """What names this image on the command line."""
-        return self.definition.name + (f" --stand-in {self.stand_in}" if self.stand_in is not None else "")
+        return _words(self.definition.name, self.stand_in)
 
     @property
     def inputs_digest(self) -> Digest:
@@ -226,7 +227,9 @@ class Project:
         except LockVersionError:
             raise
         except DocumentError as error:
-            error.hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {image}`"
+            error.hint = (
+                f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {self.words(image)}`"
+            )
             raise
 
     def require_lock(self, image: str) -> Lock:
@@ -234,9 +237,12 @@ class Project:
         lock = self.lock(image)
         if lock is None:
             path = self.lock_path(image).relative_to(self.root)
-            folder = "" if self.stand_in is None else f" --stand-in {self.stand_in.relative_to(self.root)}"
-            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {image}{folder}`")
+            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {self.words(image)}`")
         return lock
+
+    def words(self, image: str) -> str:
+        """What names an image on the command line: with the folder of the stand-ins, where there is one."""
+        return _words(image, None if self.stand_in is None else str(self.stand_in.relative_to(self.root)))
 
     def _check_layers(self, definition: ImageDefinition) -> None:
         """Refuse layers that have no folder, before the first of them is read."""
@@ -293,6 +299,10 @@ class Project:
             raise InputError(str(shown), "is a link that leads in a circle", where=str(self.root)) from error
         except OSError as error:
             raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
+
+
+def _words(image: str, stand_in: str | None) -> str:
+    return image if stand_in is None else f"{image} --stand-in {shlex.quote(stand_in)}"
 
 
 def _check_whole(raw: bytes, subject: str) -> None:

@@ -184,7 +184,7 @@ def _show(
     if moved_pin is not None:
         for name in (*([moved_pin.definition] if moved_pin.definition is not None else []), *moved_pin.files):
             output.line(f"{name} {'written' if status == 'written' else 'would change'}", bold=True)
-    output.line(f"{path} {_words(image, status, len(changes))}", bold=True)
+    output.line(f"{path} {_words(project.words(image), status, len(changes))}", bold=True)
 
 
 def _words(image: str, status: Status, count: int) -> str:

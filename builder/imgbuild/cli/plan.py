@@ -48,11 +48,11 @@ def command(image: str, *, settings: Settings) -> int:
     plan = make_plan(inputs.definition, layers, lock, inputs=inputs.inputs_digest)
     document = PlanDocument(schema="imgbuild/plan-result/v1", tool=TOOL, digest=plan.digest(), result=plan)
     settings.output.document(document)
-    _show(settings.output, plan)
+    _show(settings.output, plan, inputs.words)
     return 0
 
 
-def _show(output: Output, plan: Plan) -> None:
+def _show(output: Output, plan: Plan, words: str) -> None:
     output.line(_title(plan), bold=True)
     output.line(f"on {plan.base}@{plan.base_manifest or 'not pinned yet'}")
     for number, layer in enumerate(plan.layers, 1):
@@ -79,16 +79,16 @@ def _show(output: Output, plan: Plan) -> None:
         output.line(f"source       {source.name}")
         _show_parameters(output, builtins(source), "               ")
     output.line(f"tags         {', '.join(plan.tags)}")
-    _show_end(output, plan)
+    _show_end(output, plan, words)
 
 
-def _show_end(output: Output, plan: Plan) -> None:
+def _show_end(output: Output, plan: Plan, words: str) -> None:
     output.line(f"expected     {plan.expected_manifest or 'not in the lock yet'}")
     for text in plan.pending:
         output.line(f"pending      {text}")
     output.line(f"plan         {plan.digest()}")
     if plan.pending:
-        output.line(f"no lock yet: `imgbuild lock {plan.image}` finds out what is pending, where it can be reached")
+        output.line(f"no lock yet: `imgbuild lock {words}` finds out what is pending, where it can be reached")
 
 
 def _title(plan: Plan) -> str:

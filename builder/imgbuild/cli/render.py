@@ -161,6 +161,8 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
         click.echo(one_line(line), err=True)
     for name, cause in getattr(error, "causes", ()):
         click.echo(one_line(f"  {name}: {cause.code}: {cause}"), err=True)
+        if cause.hint:
+            click.echo(one_line(f"      {cause.hint}"), err=True)
     click.echo(one_line(f"  hint: {error.hint or error.advice}"), err=True)
     return error.exit_code
 

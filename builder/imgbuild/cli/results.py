@@ -26,6 +26,7 @@ class CauseBody(Document, frozen=True, kw_only=True):
     pin: str
     code: str
     message: str
+    hint: str | None = None
 
 
 class HunkBody(Document, frozen=True, kw_only=True):
@@ -321,7 +322,15 @@ def error_body(error: ImgbuildError) -> ErrorBody:
         exit_code=error.exit_code,
         message=_unicode(str(error)),
         patch=_patch(error),
-        causes=[CauseBody(pin=pin, code=cause.code, message=_unicode(str(cause))) for pin, cause in causes_of(error)],
+        causes=[
+            CauseBody(
+                pin=pin,
+                code=cause.code,
+                message=_unicode(str(cause)),
+                hint=None if cause.hint is None else _unicode(cause.hint),
+            )
+            for pin, cause in causes_of(error)
+        ],
         **fields,
     )
 

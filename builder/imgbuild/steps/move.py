@@ -29,7 +29,7 @@ from imgbuild.steps.target import EditedFile, Target, git_target
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.adapters.project import Definition, ImageInput, Project
     from imgbuild.model.image import ImageDefinition, Source
     from imgbuild.model.lockfile import Lock, LockedBase
     from imgbuild.steps.context import Context
@@ -241,7 +241,7 @@ def _edited(project: Project, image: str, targets: dict[str, Target]) -> tuple[E
             if now == edit.value:
                 continue
             if place is not own:
-                raise _elsewhere(image, target.name or name, edit, place.name, stand_in=place.whole)
+                raise _elsewhere(project, image, target.name or name, edit, place)
             changed.append(edit)
     if own is None or not changed:
         return None, tuple(before)
@@ -249,15 +249,16 @@ def _edited(project: Project, image: str, targets: dict[str, Target]) -> tuple[E
     return EditedFile(name=own.name, before=own.raw, after=after), tuple(before)
 
 
-def _elsewhere(image: str, name: str, edit: Edit, file: str, *, stand_in: bool) -> UsageError:
-    parent = Path(file).stem
-    hint = f"change it there to {edit.value!r}, and run `imgbuild lock {image} --stand-in FOLDER`"
-    if not stand_in:
-        hint = f"move it there, with `imgbuild lock {parent} --update {name} --to …`; then run `imgbuild lock {image}`"
-    why = "a document of stand-ins" if stand_in else f"which {image} extends"
+def _elsewhere(project: Project, image: str, name: str, edit: Edit, place: Definition) -> UsageError:
+    again = f"run `imgbuild lock {project.words(image)}`"
+    hint = f"change it there to {edit.value!r}, and {again}"
+    if not place.whole:
+        parent = project.words(Path(place.name).stem)
+        hint = f"move it there, with `imgbuild lock {parent} --update {name} --to …`; then {again}"
+    why = "a document of stand-ins" if place.whole else f"which {image} extends"
     return UsageError(
         f"--update {name}",
-        f"has to move {edit.path}, which stands in {file}, {why}",
+        f"has to move {edit.path}, which stands in {place.name}, {why}",
         expected=f"a value in locks/{image}.toml",
         hint=hint,
     )
