@@ -153,7 +153,7 @@ def test_the_adapter_moves_and_what_our_layer_has_to_follow_is_shown(images: Ima
 
 def test_a_patch_of_the_source_that_is_known_by_digest_does_not_change_unseen(images: Images) -> None:
     before = images.both()
-    patches = {path: text.replace("changed", "changed!") for path, text in sources.patches().items()}
+    patches = {path: text.replace("changed", "changed!") for path, text in sources.sparkring().items()}
     images.commit("sparkring", patches)
     code, error = images.run("lock", "dsv41", "--update", "sparkring")
     path = f"{sources.PATCHES}/bounded-prefill.patch"
@@ -178,7 +178,7 @@ def test_a_patch_moves_with_its_digest_and_its_state_and_nothing_else_does(image
     assert images.run("lock", "dsv41")[0] == 0
     before, states = images.definition.read_bytes(), path.read_bytes()
     name = f"{sources.PATCHES}/bounded-prefill.patch"
-    old = sources.patches()
+    old = sources.sparkring()
     new = {**old, name: old[name].replace("line 30, changed again", "line 30, changed otherwise")}
     commit = images.commit("sparkring", new)
     code, found = images.run("lock", "dsv41", "--update", "patch:bounded-prefill", "--dry-run")
@@ -206,7 +206,7 @@ def test_a_patch_after_which_the_next_one_fails_moves_nothing_and_the_next_one_i
     path = images.root / "layers/dsv41-overlays/states.toml"
     before, states = images.both(), path.read_bytes()
     name = f"{sources.PATCHES}/sglang-39068.patch"
-    old = sources.patches()
+    old = sources.sparkring()
     # What the first patch leaves in the file that both change, around the line that the second one changes.
     line = f"# {sources.TWICE}, line 30\n"
     again = "@@ -27,7 +27,7 @@\n" + "".join(
