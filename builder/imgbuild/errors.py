@@ -48,16 +48,19 @@ from typing import ClassVar
 class FailedHunk:
     """The first hunk of a patch that does not apply, beside what the file has; bounded, each text one safe line.
 
+    Or the text that an edit does not find: that is like a hunk of old lines only, without number and header.
+
     Attributes:
         number: of the hunk among those of its file, from 1.
         header: `@@ -1,2 +1,3 @@`.
         lines: of the hunk, with their signs.
         at: the line of the file, from 1, with which `there` begins: where the hunk comes nearest.
-        there: lines of the file, each after `!` where the hunk does not expect it, else after a blank.
+        there: lines of the file, each after `!` where the hunk does not expect it, else after a blank; none where the
+            file is empty or, of an edit, has nothing like its text.
     """
 
-    number: int
-    header: str
+    number: int | None
+    header: str | None
     lines: tuple[str, ...]
     at: int
     there: tuple[str, ...]
@@ -65,7 +68,7 @@ class FailedHunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchedFile:
-    """The file of an image that a step was to patch: `found` is what the step found there, before its first patch.
+    """The file of an image that a step was to patch or edit: `found` is what it found there, before its first patch.
 
     `recorded` is what the lock has as that; None where there is no lock, or the step is new.
     """
@@ -77,10 +80,10 @@ class PatchedFile:
 
 
 class OfPatch:
-    """What errors about patches have besides: who knows them on the way up adds them.
+    """What errors about patches and edits have besides: who knows them on the way up adds them.
 
     Attributes:
-        hunk: the first one that does not fit, if it is one that does not.
+        hunk: the first one that does not fit, if it is one that does not; or the text that an edit does not find.
         file: the file of the image.
     """
 
@@ -201,8 +204,8 @@ class PatchError(OfPatch, InputError):
     advice = "make the patch anew against the file as the steps before it leave it, and run `imgbuild lock IMAGE`"
 
 
-class StepError(InputError):
-    """A step found another situation in the tree than the one it declares."""
+class StepError(OfPatch, InputError):
+    """A step found another situation in the tree than the one it declares. Of an edit it has the file and its text."""
 
     code = "STEP_REFUSED"
     advice = "correct the step in its layer.toml; if it was right, the base has moved: see what it has there now"

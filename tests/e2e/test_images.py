@@ -59,8 +59,15 @@ class Site:
         return code, document.get("result") or document.get("error")
 
     def build(self, image: str) -> tuple[int, Any]:
-        given = [] if image in BASES else ["--source", f"nccl={self.root / FOLDER / 'libnccl.so.2'}"]
-        return self.run("build", image, "--offline", *given)
+        return self.run("build", image, "--offline", *self.given(image))
+
+    def given(self, image: str) -> list[str]:
+        """The words that give the library, where the image has one."""
+        return [] if image in BASES else ["--source", f"nccl={self.root / FOLDER / 'libnccl.so.2'}"]
+
+    def digest(self, image: str) -> str:
+        """The hexadecimal digits of the manifest of an image's base."""
+        return self.pins[BASES.get(image, "standin-dsv41")].removeprefix("sha256:")
 
     def edit(self, image: str, old: str, new: str) -> None:
         """Change what stands in for an image."""
@@ -141,17 +148,29 @@ def test_an_image_is_built_as_its_lock_says_and_verified_and_has_just_these_file
     assert found == golden.read_text()
 
 
-# Refusals: what is changed, for which images, and what is said.
+# Refusals: what is changed, for which images, and what is said. Not for each image is there each of them: only those
+# with an adapter have patches and swap a library; one without layers has neither sources nor files that could be other
+# ones, and of its base alone it can be said whether it is the one that is meant.
 
 AUTH = f"{bases.SGLANG}/python/sglang/srt/utils/auth.py"
+DRAFT = f"{bases.SGLANG}/python/sglang/srt/layers/quantization/modelopt_quant.py"
+KERNEL = f"{bases.SGLANG}/python/sglang/kernels/ops/attention/flash_mla_sm120.py"
 BACKEND = f"{bases.SGLANG}/{sources.TWICE}"
 ADAPTER = ("dsv41", "dsv41-267", "dsv41-nvfp4")
+NVFP4, AIDEN, VLLM = ("dsv41-nvfp4",), ("dsv41-aiden",), ("dsv41-1017-vllm",)
 
 
 def with_file(path: str, data: bytes) -> list[list[Change]]:
     """The layers of a base, and one more file in the last of them, or in place of one."""
     *others, last = bases.layers()
     return [*others, [change for change in last if change.path.decode() != path] + files({path: data})]
+
+
+def without_file(path: str) -> list[list[Change]]:
+    """The layers of a base without a file of them."""
+    found = [[change for change in layer if change.path.decode() != path] for layer in bases.layers()]
+    assert found != bases.layers()
+    return found
 
 
 def a_preimage_of_a_patch(site: Site, image: str) -> None:
@@ -161,6 +180,25 @@ def a_preimage_of_a_patch(site: Site, image: str) -> None:
 
 def a_preimage_of_an_edit(site: Site, image: str) -> None:
     site.other_base(image, with_file(AUTH, b"import secrets\n"))
+
+
+def a_preimage_of_the_draft(site: Site, image: str) -> None:
+    site.other_base(image, with_file(DRAFT, b"import torch\n"))
+
+
+def no_kernel_to_replace(site: Site, image: str) -> None:
+    site.other_base(image, without_file(KERNEL))
+
+
+def a_file_where_ours_goes(site: Site, image: str) -> None:
+    site.other_base(image, with_file("opt/dsv41-spark/overlay/sitecustomize.py", b"HOOKS = None\n"))
+
+
+def the_package_is_there_already(site: Site, image: str) -> None:
+    folder = f"{bases.SITE}/tabulate-0.8.0.dist-info"
+    layers = bases.layers()
+    layers.append(files({f"{folder}/METADATA": b"Name: tabulate\nVersion: 0.8.0\n", f"{folder}/RECORD": b""}))
+    site.other_base(image, layers)
 
 
 def the_order_of_patches(site: Site, _image: str) -> None:
@@ -176,6 +214,15 @@ def a_file_of_the_adapter(site: Site, image: str) -> None:
     )
 
 
+def the_licence_of_the_adapter(site: Site, image: str) -> None:
+    site.other_source(image, "adapter", {path: text for path, text in sources.ADAPTER.items() if path != "LICENSE"})
+
+
+def a_patch_of_the_overlays(site: Site, image: str) -> None:
+    kept = {path: text for path, text in sources.sparkring().items() if "bounded-prefill" not in path}
+    site.other_source(image, "sparkring", kept)
+
+
 def a_file_of_the_overlay(site: Site, image: str) -> None:
     kept = {path: text for path, text in sources.RECIPES.items() if not path.endswith(".c")}
     site.other_source(image, "recipes", kept)
@@ -187,6 +234,11 @@ def a_library_without_the_ring(site: Site, image: str) -> None:
     site.edit(image, site.pins["nccl"], str(Digest.of(data)))
 
 
+def another_library_than_the_one_that_is_pinned(site: Site, _image: str) -> None:
+    shutil.rmtree(site.root / "cache/blobs")
+    (site.root / FOLDER / "libnccl.so.2").write_bytes(library("2.30.7"))
+
+
 def the_architecture(site: Site, image: str) -> None:
     site.other_base(image, architecture="amd64")
 
@@ -196,40 +248,85 @@ def the_label(site: Site, image: str) -> None:
     site.edit(image, bases.LABELS[tag], "0" * 40)
 
 
+def no_label(site: Site, image: str) -> None:
+    site.other_base(image, labels={"other": "label"})
+
+
+def the_config(site: Site, image: str) -> None:
+    manifest = site.pins[BASES.get(image, "standin-dsv41")]
+    site.edit(image, f'manifest = "{manifest}"\n', f'manifest = "{manifest}"\nconfig = "sha256:{"0" * 64}"\n')
+
+
+def the_manifest(site: Site, image: str) -> None:
+    site.edit(image, site.pins[BASES.get(image, "standin-dsv41")], f"sha256:{'0' * 64}")
+
+
 def an_extra_library(site: Site, image: str) -> None:
     site.other_base(image, with_file("opt/other/libnccl.so.2", library("2.27.1")))
 
 
 @pytest.mark.parametrize(
-    ("images", "change", "code", "says"),
+    ("images", "change", "code", "name", "says"),
     [
-        (ADAPTER, a_preimage_of_a_patch, 4, "is not what upstream says it to be before the first patch"),
-        (ADAPTER, a_preimage_of_an_edit, 3, "auth.py"),
-        (ADAPTER, the_order_of_patches, 4, "is not what upstream says it to be after patch"),
-        (ADAPTER, a_file_of_the_adapter, 3, "adapter/row_store.cpp"),
-        (("dsv41-aiden",), a_file_of_the_overlay, 3, "engram_rows.c"),
-        (IMAGES, the_architecture, 4, "linux/amd64"),
-        (IMAGES, the_label, 4, "ai.sglang.build.commit"),
+        (ADAPTER, a_preimage_of_a_patch, 4, "FACT_MISMATCH", "is not what upstream says it to be before the first"),
+        (ADAPTER, a_preimage_of_an_edit, 3, "STEP_REFUSED", f"edit of /{AUTH}: the text to find does not occur"),
+        (NVFP4, a_preimage_of_the_draft, 3, "STEP_REFUSED", f"edit of /{DRAFT}: the text to find does not occur"),
+        (ADAPTER, no_kernel_to_replace, 3, "STEP_REFUSED", f"file /{KERNEL}: is to be replaced but is not in the"),
+        (AIDEN, a_file_where_ours_goes, 3, "STEP_REFUSED", "sitecustomize.py: exists in the image already"),
+        (AIDEN, the_package_is_there_already, 3, "STEP_REFUSED", "tabulate"),
+        (ADAPTER, the_order_of_patches, 4, "FACT_MISMATCH", "is not what upstream says it to be after patch"),
+        (ADAPTER, a_patch_of_the_overlays, 3, "STEP_REFUSED", "bounded-prefill.patch"),
+        (ADAPTER, a_file_of_the_adapter, 3, "STEP_REFUSED", "has no such file to compile; expected adapter/row_store"),
+        (ADAPTER, the_licence_of_the_adapter, 3, "STEP_REFUSED", "lacks its licence file; expected LICENSE"),
+        (AIDEN, a_file_of_the_overlay, 3, "STEP_REFUSED", "engram_rows.c"),
+        (IMAGES, the_architecture, 4, "FACT_MISMATCH", "expected linux/arm64, actual linux/amd64"),
+        (IMAGES, the_label, 4, "FACT_MISMATCH", "label ai.sglang.build.commit of the base"),
+        (IMAGES, no_label, 4, "FACT_MISMATCH", "label ai.sglang.build.commit of the base"),
+        (IMAGES, the_config, 3, "INPUT_INVALID", "has another config than the definition demands"),
+        (IMAGES, the_manifest, 5, "MISSING", f"sha256:{'0' * 64}"),
     ],
 )
 def test_what_cannot_be_locked_is_refused_with_the_right_words(
-    site: Site, images: tuple[str, ...], change: Callable[[Site, str], None], code: int, says: str
+    site: Site, images: tuple[str, ...], change: Callable[[Site, str], None], code: int, name: str, says: str
 ) -> None:
     for image in images:
         lock = (site.root / STAND_IN / f"{image}.lock.json").read_bytes()
         change(site, image)
-        found, error = site.run("lock", image, "--offline")
-        assert (found, says in error["message"]) == (code, True), error["message"]
+        found, error = site.run("lock", image, "--offline", *site.given(image))
+        assert (found, error["code"], says in error["message"]) == (code, name, True), error
         assert (site.root / STAND_IN / f"{image}.lock.json").read_bytes() == lock
         if change is the_order_of_patches:
             change(site, image)
 
 
+@pytest.mark.parametrize("image", ADAPTER)
+def test_a_library_of_another_digest_is_not_taken(site: Site, image: str) -> None:
+    another_library_than_the_one_that_is_pinned(site, image)
+    code, error = site.build(image)
+    assert (code, error["code"]) == (4, "DIGEST_MISMATCH")
+    assert (error["expected"], site.pins["nccl"] in error["expected"]) == (site.pins["nccl"], True)
+
+
+@pytest.mark.parametrize("image", IMAGES)
+def test_a_damaged_layer_of_the_base_gets_no_tag(site: Site, image: str) -> None:
+    manifest = json.loads((site.root / ".imgbuild/store/blobs/sha256" / site.digest(image)).read_bytes())
+    name = manifest["layers"][-1]["digest"].removeprefix("sha256:")
+    path = site.root / ".imgbuild/store/blobs/sha256" / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    code, built = site.build(image)
+    assert code == 1, built
+    found = [row for row in built["findings"] if row["verdict"] == "differs" and name in json.dumps(row)]
+    assert [row["check"] for row in found] == ["base.blob"], found
+    assert f"stand-in-{image}" not in Store(site.root / ".imgbuild/store", ledger=Ledger()).tags()
+
+
 def an_undeclared_requirement(site: Site, _image: str) -> None:
     path = site.root / "locks/dsv41.toml"
-    text, found, _ = path.read_text().partition("\n# The base force-installs")
+    text, found, rest = path.read_text().partition("\n# The base force-installs")
     if found:
-        path.write_text(text)
+        path.write_text(text + rest[rest.index("\n\n") :])
 
 
 def a_requirement_that_is_met(site: Site, image: str) -> None:
@@ -241,25 +338,39 @@ def a_requirement_that_is_met(site: Site, image: str) -> None:
     site.other_base(image, layers)
 
 
+def an_extra_that_is_not_accepted(site: Site, _image: str) -> None:
+    path = site.root / "locks/dsv41.toml"
+    path.write_text(path.read_text().replace("libnccl.so.2.28.3", "libnccl.so.2.28.9"))
+
+
+def an_extra_that_is_gone(site: Site, image: str) -> None:
+    site.other_base(image, without_file(SYSTEM))
+
+
+SYSTEM = "usr/lib/aarch64-linux-gnu/libnccl.so.2.28.3"
+
+
 @pytest.mark.parametrize(
-    ("images", "change", "check"),
+    ("change", "check", "subject", "says"),
     [
-        (ADAPTER, an_undeclared_requirement, "library.nccl.metadata"),
-        (ADAPTER, a_requirement_that_is_met, "library.nccl.accept"),
-        (ADAPTER, a_library_without_the_ring, "library.nccl.strings"),
-        (ADAPTER, an_extra_library, "library.nccl.provider"),
+        (an_undeclared_requirement, "library.nccl.metadata", "torch", "nvidia-nccl-cu13==2.29.7"),
+        (a_requirement_that_is_met, "library.nccl.accept", "torch", ""),
+        (a_library_without_the_ring, "library.nccl.strings", "libnccl.so.2", "NCCL_SWITCHLESS_RING_ONLY"),
+        (an_extra_library, "library.nccl.provider", "/opt/other/libnccl.so.2", ""),
+        (an_extra_that_is_not_accepted, "library.nccl.provider", f"/{SYSTEM}", ""),
+        (an_extra_that_is_gone, "library.nccl.accept", f"/{SYSTEM}", ""),
     ],
 )
 def test_what_does_not_pass_gets_no_tag_and_the_finding_says_why(
-    site: Site, images: tuple[str, ...], change: Callable[[Site, str], None], check: str
+    site: Site, change: Callable[[Site, str], None], check: str, subject: str, says: str
 ) -> None:
-    for image in images:
+    for image in ADAPTER:
         change(site, image)
-        given = ["--source", f"nccl={site.root / FOLDER / 'libnccl.so.2'}"] if image in ADAPTER else []
-        assert site.run("lock", image, "--offline", *given)[0] == 0
+        assert site.run("lock", image, "--offline", *site.given(image))[0] == 0
         code, built = site.run("build", image, "--offline")
         assert code == 1
-        assert check in {row["check"] for row in built["findings"] if row["verdict"] == "differs"}
+        found = [row for row in built["findings"] if row["verdict"] == "differs" and row["check"] == check]
+        assert [row for row in found if subject in row["subject"] and says in json.dumps(row)], built["findings"]
         assert f"stand-in-{image}" not in Store(site.root / ".imgbuild/store", ledger=Ledger()).tags()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from imgbuild.cli import run
+from imgbuild.cli.schemas import shipped
+from jsonschema import Draft202012Validator
 
 from tests.support.refusals import forge, locked, source
 
@@ -128,6 +131,29 @@ def test_update_without_a_lock_is_refused(tiny: Tiny, capsys: pytest.CaptureFixt
 
 HELPER = {"kind": "wheel", "name": "helper", "version": "1.0", "python": "3.12"}
 ZEROES = "sha256:" + "0" * 64
+
+
+def test_all_that_cannot_be_had_is_named_with_what_to_do_also_what_only_follows(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tiny.project().lock_path("tiny")
+    path.unlink()
+    (tiny.root / "adapter.bundle").unlink()
+    shutil.rmtree(tiny.cache_path)
+    for wheel in (tiny.root / "wheels").iterdir():
+        wheel.unlink()
+    capsys.readouterr()
+    assert lock(tiny, "--complete", "--json") == 5
+    out, err = capsys.readouterr()
+    error = json.loads(out)["error"]
+    Draft202012Validator(json.loads(shipped("error"))).validate(json.loads(out))
+    assert (error["code"], error["actual"]) == ("UNRESOLVED", "adapter, helper, nccl-wheel, nccl")
+    last = error["causes"][-1]
+    assert (last["pin"], last["code"]) == ("nccl", "MISSING")
+    assert "is in wheel nccl-wheel, which is not here" in last["message"]
+    assert "  nccl: MISSING: source nccl: " in err
+    assert f"\n      {last['hint']}\n" in err
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,35 @@ def test_a_move_that_breaks_a_patch_writes_nothing_and_shows_the_hunk(mover: Mov
     assert err.splitlines()[-1].startswith("  hint: ")
 
 
+def test_a_move_that_breaks_an_edit_writes_nothing_and_shows_the_text_and_what_is_nearest(mover: Mover) -> None:
+    recorded = next(
+        row["states"][0] for row in json.loads(mover.lock.read_bytes())["pins"]["files"] if row["step"] == "tiny-app/2"
+    )
+    server = SERVER.replace(b"LIMIT = 48", b"LIMIT = 64")
+    new = another_base(mover.tiny, "newer", {"srv/app/server.py": server})
+    error = mover.refused("--update", "base", "--to", str(new.digest))
+    assert (error["code"], error["subject"]) == ("STEP_REFUSED", "edit of /srv/app/server.py")
+    assert error["patch"] == {
+        "path": "/srv/app/server.py",
+        "step": "tiny-app/2",
+        "recorded": recorded,
+        "found": str(Digest.of(server)),
+        "hunk": {"lines": ["-LIMIT = 48"], "at": 1, "there": [" import os", " ", "!LIMIT = 64", " ", " "]},
+    }
+    code, _, err = mover.run("--update", "base", "--to", str(new.digest))
+    assert code == 3
+    assert f"\n  file /srv/app/server.py  (tiny-app/2)\n      is now    {Digest.of(server)}\n" in err
+    assert f"      lock has  {recorded}\n  text to find\n      -LIMIT = 48\n" in err
+    assert "  nearest to it, from line 1 (! is not in that text)\n       import os\n       \n      !LIMIT = 64\n" in err
+
+
+def test_a_move_that_leaves_an_edit_nothing_like_its_text_says_so(mover: Mover) -> None:
+    new = another_base(mover.tiny, "newer", {"srv/app/server.py": b"import sys\n"})
+    code, _, err = mover.run("--update", "base", "--to", str(new.digest))
+    assert code == 3
+    assert "      (nothing like it is in the file)\n" in err
+
+
 def test_a_patch_that_was_edited_shows_its_hunk_at_a_plain_lock_too(mover: Mover) -> None:
     path = mover.tiny.root / "layers/tiny-app/patches/2.patch"
     path.write_text(path.read_text().replace("'b')\n+", "'c')\n+"))

@@ -229,4 +229,5 @@ def test_a_pin_of_a_document_of_stand_ins_is_not_moved_from_here(mover: Mover) -
     assert error["exit_code"] == 2
     assert "which stands in stand-ins/tiny.toml, a document of stand-ins" in error["problem"]
     assert new in error["hint"]
+    assert "`imgbuild lock tiny --stand-in stand-ins`" in error["hint"]
     assert (folder / "tiny.toml").read_text() == text

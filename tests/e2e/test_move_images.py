@@ -153,7 +153,7 @@ def test_the_adapter_moves_and_what_our_layer_has_to_follow_is_shown(images: Ima
 
 def test_a_patch_of_the_source_that_is_known_by_digest_does_not_change_unseen(images: Images) -> None:
     before = images.both()
-    patches = {path: text.replace("changed", "changed!") for path, text in sources.patches().items()}
+    patches = {path: text.replace("changed", "changed!") for path, text in sources.sparkring().items()}
     images.commit("sparkring", patches)
     code, error = images.run("lock", "dsv41", "--update", "sparkring")
     path = f"{sources.PATCHES}/bounded-prefill.patch"
@@ -161,6 +161,69 @@ def test_a_patch_of_the_source_that_is_known_by_digest_does_not_change_unseen(im
     assert error["actual"] == str(Digest.of(patches[path].encode()))
     assert "sources.sparkring.digests" in error["hint"]
     assert images.both() == before
+
+
+def as_upstream_writes_them(states: dict[str, list[str]]) -> bytes:
+    """A file of states as that of the repository is laid out: a comment, and each list on several lines."""
+    rows = (
+        f"{json.dumps(path)} = [\n" + "".join(f'    "{state}",\n' for state in row) + "]\n"
+        for path, row in states.items()
+    )
+    return "".join(["# What upstream says.\n", *rows]).encode()
+
+
+def test_a_patch_moves_with_its_digest_and_its_state_and_nothing_else_does(images: Images) -> None:
+    path = images.root / "layers/dsv41-overlays/states.toml"
+    path.write_bytes(as_upstream_writes_them(sources.states()))
+    assert images.run("lock", "dsv41")[0] == 0
+    before, states = images.definition.read_bytes(), path.read_bytes()
+    name = f"{sources.PATCHES}/bounded-prefill.patch"
+    old = sources.sparkring()
+    new = {**old, name: old[name].replace("line 30, changed again", "line 30, changed otherwise")}
+    commit = images.commit("sparkring", new)
+    code, found = images.run("lock", "dsv41", "--update", "patch:bounded-prefill", "--dry-run")
+    assert (code, images.definition.read_bytes(), path.read_bytes()) == (0, before, states), found
+    code, found = images.run("lock", "dsv41", "--update", "patch:bounded-prefill")
+    assert code == 0, found
+    (patch,) = found["moved_pin"]["patches"]
+    assert [row["path"] for row in patch["files"]] == [sources.TWICE]
+    (row,) = patch["states"]
+    assert (row["path"], row["old"][:2] == row["new"][:2]) == (f"/{BACKEND}", True)
+    assert changed_lines(before, images.definition.read_bytes()) == [
+        f'- commit = "{images.pins["sparkring"]}"',
+        f'+ commit = "{commit}"',
+        f'- "{name}" = "{Digest.of(old[name].encode())}"',
+        f'+ "{name}" = "{Digest.of(new[name].encode())}"',
+    ]
+    assert changed_lines(states, path.read_bytes()) == [f'-     "{row["old"][-1]}",', f'+     "{row["new"][-1]}",']
+    pins = {change["path"].partition("[")[0] for change in found["changes"] if change["path"].startswith("pins")}
+    assert pins == {"pins.files", "pins.sources"}
+    code, built = images.run("build", "dsv41")
+    assert code == 0, built
+
+
+def test_a_patch_after_which_the_next_one_fails_moves_nothing_and_the_next_one_is_named(images: Images) -> None:
+    path = images.root / "layers/dsv41-overlays/states.toml"
+    before, states = images.both(), path.read_bytes()
+    name = f"{sources.PATCHES}/sglang-39068.patch"
+    old = sources.sparkring()
+    # What the first patch leaves in the file that both change, around the line that the second one changes.
+    line = f"# {sources.TWICE}, line 30\n"
+    again = "@@ -27,7 +27,7 @@\n" + "".join(
+        f"-{line}+# {sources.TWICE}, no 30\n" if number == 30 else f" # {sources.TWICE}, line {number}\n"
+        for number in range(27, 34)
+    )
+    start = old[name].index(f"--- a/{sources.TWICE}\n")
+    end = old[name].find("diff --git", start)
+    end = len(old[name]) if end == -1 else end
+    images.commit("sparkring", {**old, name: old[name][:end] + again + old[name][end:]})
+    code, error = images.run("lock", "dsv41", "--update", "patch:sglang-39068")
+    assert (code, error["code"]) == (3, "PATCH_REFUSED")
+    assert f"patch {sources.PATCHES}/bounded-prefill.patch of source sparkring" in error["subject"]
+    assert (error["patch"]["path"], error["patch"]["step"]) == (f"/{BACKEND}", "dsv41-overlays/1")
+    assert error["patch"]["found"] == error["patch"]["recorded"] == sources.states()[sources.TWICE][0]
+    assert f"!# {sources.TWICE}, no 30" in error["patch"]["hunk"]["there"]
+    assert (images.both(), path.read_bytes()) == (before, states)
 
 
 def test_the_library_moves_to_a_build_for_the_ring_and_is_compared(images: Images) -> None:

@@ -483,7 +483,7 @@ def a_patch_touches_a_file_that_the_step_does_not_list(tiny: Tiny) -> Refusal:
 def an_edit_finds_its_text_nowhere(tiny: Tiny) -> Refusal:
     tiny.layers["tiny-app"][1]["find"] = "LIMIT = 49"
     tiny.write()
-    says = ("/srv/app/server.py", "expected 1 times", "actual 0 times")
+    says = ("/srv/app/server.py", "expected 1 time,", "actual 0 times")
     return Refusal(exit_code=3, code="STEP_REFUSED", says=says, command=LOCK)
 
 
@@ -491,7 +491,7 @@ def an_edit_finds_its_text_nowhere(tiny: Tiny) -> Refusal:
 def an_edit_finds_its_text_twice(tiny: Tiny) -> Refusal:
     tiny.layers["tiny-app"][1].update(find="LIMIT", replace="BOUND")
     tiny.write()
-    says = ("/srv/app/server.py", "expected 1 times", "actual 2 times")
+    says = ("/srv/app/server.py", "expected 1 time,", "actual 2 times")
     return Refusal(exit_code=3, code="STEP_REFUSED", says=says, command=LOCK)
 
 

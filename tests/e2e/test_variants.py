@@ -10,8 +10,9 @@ import pytest
 from imgbuild.cli import run
 from imgbuild.digest import Digest
 
+from tests.support.patched import patches_of_a_commit, states_text
 from tests.support.refusals import commit_again, forge, locked, relock, source
-from tests.support.tiny import FILES, FIRST_PATCH, SECOND_PATCH, Tiny, only_own_wheels
+from tests.support.tiny import FIRST_PATCH, Tiny, only_own_wheels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,43 @@ def test_what_is_made_with_stand_ins_says_so_and_has_a_lock_of_its_own(
     assert go("plan", "tiny")[1]["tags"] == ["tiny"]
 
 
+def test_commands_that_are_proposed_name_the_folder_of_the_stand_ins(
+    tiny: Tiny, go: Callable[..., tuple[int, Any]], capsys: pytest.CaptureFixture[str], stand_in: str
+) -> None:
+    lock, again = tiny.root / "stand-ins/tiny.lock.json", "`imgbuild lock tiny --stand-in stand-ins`"
+
+    def printed(verb: str, *words: str) -> str:
+        where = ["--project", str(tiny.root), *([] if verb == "plan" else ["--cache", str(tiny.cache_path)])]
+        capsys.readouterr()
+        run([verb, "tiny", *where, "--stand-in", stand_in, *words])
+        return "".join(capsys.readouterr())
+
+    assert again in printed("lock", "--check")
+    assert again in printed("plan")
+    for verb in ("build", "verify", "check"):
+        assert again in printed(verb), verb
+    assert "`imgbuild build tiny --stand-in stand-ins`" in printed("lock")
+    raw = lock.read_bytes()
+    lock.write_bytes(b"{")
+    assert again in printed("build")
+    value = json.loads(raw)
+    complete = "`imgbuild lock tiny --stand-in stand-ins --complete`"
+    for change, verb in (("result", "explain"), ("result", "verify"), ("facts", "verify")):
+        tag = [] if verb == "explain" else ["--offline"]
+        lock.write_bytes(raw)
+        assert go("build", "tiny", "--stand-in", stand_in, "--offline")[0] == 0
+        lock.write_bytes(dumped({key: item for key, item in value.items() if key not in {change, "result"}}))
+        assert complete in printed(verb, *(["/etc/motd"] if verb == "explain" else []), "-v", *tag), (change, verb)
+    lock.write_bytes(dumped({**value, "result": {**value["result"], "manifest": f"sha256:{'0' * 64}"}}))
+    assert complete in printed("build", "--offline")
+    commit_again(tiny, lambda folder: (folder / "boot.py").write_text("other\n"), amend=True)
+    assert "`imgbuild lock tiny --stand-in stand-ins --update adapter`" in printed("check")
+
+
+def dumped(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n").encode()
+
+
 def test_stand_ins_do_not_leave_this_machine_and_take_no_other_tag(
     go: Callable[..., tuple[int, Any]], stand_in: str
 ) -> None:
@@ -148,27 +186,7 @@ def test_stand_ins_that_are_elsewhere_or_none_are_refused(
 @pytest.fixture
 def patched(tiny: Tiny) -> Tiny:
     """The patches of `tiny-app` in the adapter's repository, with the states that upstream names."""
-    commit_again(tiny, _add)
-    before = {row["path"]: row["states"] for row in locked(tiny)["pins"]["files"] if row["step"] == "tiny-app/1"}
-    named = {path.removeprefix("/srv/"): states for path, states in before.items()}
-    tiny.files = {path: data for path, data in FILES.items() if "patches" not in path}
-    tiny.files["tiny-app/states.toml"] = _states(named)
-    step = tiny.layers["tiny-app"][0]
-    step.update(source="adapter", stages=["patches/1.patch", "patches/2.patch"], states="states.toml")
-    digests = {"patches/1.patch": str(Digest.of(FIRST_PATCH.encode()))}
-    adapter = {"kind": "git", "repository": "adapter.bundle", "ref": "main", "licence": "Apache-2.0"}
-    tiny.image["sources"] = {"adapter": {**adapter, "digests": digests, "evidence": ["boot.py"]}}
-    return tiny
-
-
-def _add(folder: Any) -> None:
-    (folder / "patches").mkdir()
-    (folder / "patches/1.patch").write_text(FIRST_PATCH)
-    (folder / "patches/2.patch").write_text(SECOND_PATCH)
-
-
-def _states(named: dict[str, list[str]]) -> bytes:
-    return "".join(f"{json.dumps(path)} = {json.dumps(states)}\n" for path, states in named.items()).encode()
+    return patches_of_a_commit(tiny)
 
 
 def test_patches_of_a_commit_give_what_patches_of_the_repository_give(patched: Tiny) -> None:
@@ -210,7 +228,7 @@ def test_a_state_between_two_patches_that_upstream_does_not_name_is_refused(
     rows = patched.files["tiny-app/states.toml"].decode().splitlines()
     named = {json.loads(row.partition(" = ")[0]): json.loads(row.partition(" = ")[2]) for row in rows}
     first, middle, last = named["app/auth.py"]
-    patched.files["tiny-app/states.toml"] = _states({**named, "app/auth.py": [first, last, middle]})
+    patched.files["tiny-app/states.toml"] = states_text({**named, "app/auth.py": [first, last, middle]})
     error = refused(patched, go)
     assert "is not what upstream says it to be after patch patches/1.patch of source adapter" in error["problem"]
     assert (error["expected"], error["actual"]) == (last, middle)

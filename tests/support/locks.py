@@ -74,7 +74,7 @@ BASES = builds(
     media_type=TEXTS,
     manifest_size=SIZES,
     config=DIGESTS,
-)
+).filter(lambda base: base.index != base.manifest)
 HOSTS = builds(HostWheel, platforms=lists(TEXTS), filename=TEXTS, digest=DIGESTS)
 SOURCES = st.one_of(
     builds(LockedGit, name=NAMES, repository=TEXTS, ref=TEXTS, commit=COMMITS, tree=COMMITS, content=DIGESTS),

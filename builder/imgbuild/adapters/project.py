@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -62,7 +63,7 @@ class ImageInput:
     @property
     def words(self) -> str:
         """What names this image on the command line."""
-        return self.definition.name + (f" --stand-in {self.stand_in}" if self.stand_in is not None else "")
+        return _words(self.definition.name, self.stand_in)
 
     @property
     def inputs_digest(self) -> Digest:
@@ -123,7 +124,7 @@ class Project:
         return Project(self.root, self.root / real.relative_to(root))
 
     def with_file(self, name: str, raw: bytes) -> Project:
-        """The same project as if the file `name`, a path below the root, held these bytes."""
+        """The same project as if the file `name`, a path below the root that is there, held these bytes."""
         return Project(self.root, self.stand_in, (*self._instead.items(), (name, raw)))
 
     def images(self) -> tuple[str, ...]:
@@ -204,6 +205,12 @@ class Project:
         inputs.append(Input(name=subject, digest=Digest.of(raw)))
         return stand_in(value, _toml(raw, subject), subject=subject)
 
+    def states_file(self, layer: str, file: str) -> str:
+        """Which file says the states that a layer's file names, from the root on: of stand-ins, one beside them."""
+        if self.stand_in is None:
+            return f"layers/{layer}/{file}"
+        return str((self.stand_in / f"{layer}.{file.replace('/', '.')}").relative_to(self.root))
+
     def lock_path(self, image: str) -> Path:
         """Where the lock of an image is."""
         return (self.stand_in or self.root / "locks") / f"{image}.lock.json"
@@ -220,7 +227,9 @@ class Project:
         except LockVersionError:
             raise
         except DocumentError as error:
-            error.hint = f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {image}`"
+            error.hint = (
+                f"no lock is edited by hand: take it back, or remove it and run `imgbuild lock {self.words(image)}`"
+            )
             raise
 
     def require_lock(self, image: str) -> Lock:
@@ -228,9 +237,12 @@ class Project:
         lock = self.lock(image)
         if lock is None:
             path = self.lock_path(image).relative_to(self.root)
-            folder = "" if self.stand_in is None else f" --stand-in {self.stand_in.relative_to(self.root)}"
-            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {image}{folder}`")
+            raise InputError(str(path), "is not there", hint=f"run `imgbuild lock {self.words(image)}`")
         return lock
+
+    def words(self, image: str) -> str:
+        """What names an image on the command line: with the folder of the stand-ins, where there is one."""
+        return _words(image, None if self.stand_in is None else str(self.stand_in.relative_to(self.root)))
 
     def _check_layers(self, definition: ImageDefinition) -> None:
         """Refuse layers that have no folder, before the first of them is read."""
@@ -262,10 +274,9 @@ class Project:
 
     def _states(self, layer: str, file: str, raw: bytes, inputs: list[Input]) -> dict[str, tuple[str, ...]]:
         """The states that a layer's file names; of stand-ins, those of `LAYER.FILE` beside them."""
-        subject = f"layers/{layer}/{file}"
+        subject = self.states_file(layer, file)
         if self.stand_in is not None:
-            path = self.stand_in / f"{layer}.{file.replace('/', '.')}"
-            raw, subject = self._read(path), str(path.relative_to(self.root))
+            raw = self._read(self.root / subject)
             inputs.append(Input(name=subject, digest=Digest.of(raw)))
         return parse_states(_toml(raw, subject), subject=subject)
 
@@ -288,6 +299,10 @@ class Project:
             raise InputError(str(shown), "is a link that leads in a circle", where=str(self.root)) from error
         except OSError as error:
             raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
+
+
+def _words(image: str, stand_in: str | None) -> str:
+    return image if stand_in is None else f"{image} --stand-in {shlex.quote(stand_in)}"
 
 
 def _check_whole(raw: bytes, subject: str) -> None:

@@ -1,10 +1,12 @@
-"""Single values of a TOML file, changed where they stand; the only module that imports tomlkit.
+"""Single values and lists of a TOML file, changed where they stand; the only module that imports tomlkit.
 
 Comments, blanks, the order and the line endings stay. Nothing is written here.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from imgbuild.errors import DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _BY_HAND = "change it by hand, and run `imgbuild lock IMAGE`"
 
@@ -81,3 +83,59 @@ def _set(document: Any, edit: Edit, subject: str) -> None:
     if last not in document:
         raise DocumentError(subject, (f"{edit.path}: is not there to be changed",), hint=_BY_HAND)
     document[last] = edit.value
+
+
+def edit_lists(raw: bytes, lists: Mapping[str, Sequence[str]], *, subject: str) -> bytes:
+    """The bytes of a document with some lists of texts at its top replaced, each of which has to be there.
+
+    Texts of a list of the same length are replaced where they stand; of another length the list is written anew, on one
+    line or on several as it was before. What comes out is parsed by another parser and compared.
+
+    Args:
+        raw: the document, UTF-8.
+        lists: by key, what is to stand there.
+        subject: the file, for errors.
+
+    Raises:
+        DocumentError: it is not TOML, lacks one of the lists, or cannot be edited without changing something else.
+    """
+    from tomlkit import parse  # noqa: PLC0415
+    from tomlkit.exceptions import TOMLKitError  # noqa: PLC0415
+
+    try:
+        text = raw.decode("utf-8")
+        before = tomllib.loads(text)
+        document = parse(text)
+        for key, values in lists.items():
+            old = document[key].as_string() if isinstance(before.get(key), list) else ""
+            new = _list(old, before.get(key), values)
+            # Two files may have the same states: which is meant, what comes out says.
+            wanted = {**tomllib.loads(text), key: list(values)}
+            places = [found.start() for found in re.finditer(re.escape(old), text)] if old else []
+            candidates = (text[:at] + new + text[at + len(old) :] for at in places)
+            text = next(one for one in candidates if tomllib.loads(one) == wanted)
+    except (ValueError, RecursionError, TOMLKitError, StopIteration) as error:
+        problem = f"{', '.join(lists)}: cannot be changed without changing something else"
+        raise DocumentError(subject, (problem,), hint=_BY_HAND) from error
+    return text.encode("utf-8")
+
+
+def _list(old: str, before: Any, values: Sequence[str]) -> str:
+    """The text of a list, with other texts in it. A `ValueError` where comments would be lost."""
+    if isinstance(before, list) and len(before) == len(values):
+        for one, other in zip(before, values, strict=True):
+            if one != other and old.count(_text(one)) == 1:
+                old = old.replace(_text(one), _text(other))
+            elif one != other:
+                return _list(old, None, values)
+        return old
+    if "#" in old:
+        raise ValueError("has comments")
+    end = "\r\n" if "\r\n" in old else "\n"
+    if "\n" not in old:
+        return f"[{', '.join(map(_text, values))}]"
+    return f"[{end}" + "".join(f"    {_text(value)},{end}" for value in values) + "]"
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -69,8 +69,9 @@ def command(image: str, *, settings: Settings) -> int:
     lock = project.require_lock(image)
     context = _impatient(settings, settings.context(project, staged=False))
     found = check_pins(context, lock)
-    _document(settings.output, image, found, context.ledger)
-    _show(settings.output, image, found)
+    words = project.words(image)
+    _document(settings.output, image, words, found, context.ledger)
+    _show(settings.output, words, found)
     show_moved(settings.output, context.ledger)
     return _answer(settings.output, found)
 
@@ -96,7 +97,7 @@ def _impatient(settings: Settings, context: Context) -> Context:
     return dataclasses.replace(context, connect=connect)
 
 
-def _document(output: Output, image: str, found: Liveness, ledger: Ledger) -> None:
+def _document(output: Output, image: str, words: str, found: Liveness, ledger: Ledger) -> None:
     from imgbuild.cli.results import TOOL, CheckBody, CheckDocument, CheckTagBody, moved_bodies  # noqa: PLC0415
 
     tag = found.tag
@@ -104,14 +105,14 @@ def _document(output: Output, image: str, found: Liveness, ledger: Ledger) -> No
         image=image,
         ok=found.lost == 0 and found.unasked == 0,
         complete=found.unasked == 0,
-        pins=[_body(image, pin) for pin in found.pins],
+        pins=[_body(words, pin) for pin in found.pins],
         tag=None if tag is None else CheckTagBody(reference=tag.reference, state=tag.state, now=tag.now),
         moved=moved_bodies(ledger),
     )
     output.document(CheckDocument(schema="imgbuild/check-result/v1", tool=TOOL, result=body))
 
 
-def _body(image: str, pin: Pin) -> CheckPinBody:
+def _body(words: str, pin: Pin) -> CheckPinBody:
     from imgbuild.cli.results import CheckPinBody  # noqa: PLC0415
 
     return CheckPinBody(
@@ -122,17 +123,17 @@ def _body(image: str, pin: Pin) -> CheckPinBody:
         where=pin.where,
         verdict=pin.verdict.value,
         detail=pin.detail,
-        hint=_hint(image, pin),
+        hint=_hint(words, pin),
     )
 
 
-def _hint(image: str, pin: Pin) -> str | None:
+def _hint(words: str, pin: Pin) -> str | None:
     if pin.verdict.value not in {"gone", "differs"}:
         return pin.hint
-    return _LOST.get(pin.kind, _LOST["wheel"]).format(image=image, name=pin.name)
+    return _LOST.get(pin.kind, _LOST["wheel"]).format(image=words, name=pin.name)
 
 
-def _show(output: Output, image: str, found: Liveness) -> None:
+def _show(output: Output, words: str, found: Liveness) -> None:
     """A group a kind; layers that are alive are one line, unless with -v. What is not alive says why and what to do."""
     from imgbuild.steps.liveness import Verdict  # noqa: PLC0415
 
@@ -144,7 +145,7 @@ def _show(output: Output, image: str, found: Liveness) -> None:
         output.line(f"{kind:12} {', '.join(places)}")
         layers = [pin for pin in pins if pin.what.startswith("layer ") and pin.verdict is Verdict.ALIVE]
         shown = pins if output.verbose else [pin for pin in pins if pin not in layers]
-        for said, same in itertools.groupby(shown, functools.partial(_said, image)):
+        for said, same in itertools.groupby(shown, functools.partial(_said, words)):
             _pins(output, list(same), said, placed=len(places) == 1 and not output.quiet)
         if layers and not output.verbose:
             many = "layer" if len(layers) == 1 else "layers"
@@ -155,8 +156,8 @@ def _show(output: Output, image: str, found: Liveness) -> None:
             output.line(f"             {found.tag.now}")
 
 
-def _said(image: str, pin: Pin) -> tuple[str, str, str | None, str | None]:
-    return pin.verdict.value, pin.where, pin.detail, _hint(image, pin)
+def _said(words: str, pin: Pin) -> tuple[str, str, str | None, str | None]:
+    return pin.verdict.value, pin.where, pin.detail, _hint(words, pin)
 
 
 def _pins(output: Output, pins: list[Pin], said: tuple[str, str, str | None, str | None], *, placed: bool) -> None:

@@ -30,13 +30,13 @@ _NOT_CURRENT = {"absent", "stale", "incomplete"}
     multiple=True,
     metavar="NAME",
     shell_complete=complete_pin,
-    help="Resolve this pin anew: base, or a source; repeatable.",
+    help="Resolve this pin anew: base, a source, or patch:NAME; repeatable.",
 )
 @click.option(
     "--to",
     metavar="VALUE",
     help="Where the one pin of --update goes: a digest or tag of the base; a commit, branch or tag of a git source; a "
-    "path or digest of a file; a version of a wheel or toolchain.",
+    "path or digest of a file; a version of a wheel or toolchain; of a patch, a file, or a commit of its source.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
 @given_option
@@ -56,7 +56,8 @@ def command(
 
     Pins that still fit the definition are kept; only new ones, and those named by --update, are resolved. Where the
     definition has the value that --update moves (base.manifest, a commit, a digest, a version), it is changed there,
-    too; nothing else of the file is. Neither file is written unless all steps apply.
+    too; nothing else of the file is. So are the states that are known to be after a patch that moves. No file is
+    written unless all steps apply.
     """
     if sum((check, complete, bool(update))) > 1:
         raise click.UsageError("--check, --complete and --update exclude each other")
@@ -102,12 +103,13 @@ def _update(
     given: tuple[str, ...],
     dry_run: bool,
 ) -> None:
-    """Move pins: nothing is written before all is known, and of the two files the definition first."""
+    """Move pins: nothing is written before all is known, and of the files the lock last."""
     from imgbuild.cli.lock_bodies import moved_pin_body  # noqa: PLC0415 - imported when used
     from imgbuild.steps.given import parse_given, take_given  # noqa: PLC0415
     from imgbuild.steps.lock import make_lock  # noqa: PLC0415
-    from imgbuild.steps.move import move_pins, write_move  # noqa: PLC0415
+    from imgbuild.steps.move import move_pins, move_states, write_move  # noqa: PLC0415
     from imgbuild.steps.moved import compare_pins  # noqa: PLC0415
+    from imgbuild.steps.moved_patch import moved_patches  # noqa: PLC0415
 
     image = inputs.definition.name
     # A name that makes no sense is refused before anything is asked for.
@@ -115,11 +117,13 @@ def _update(
     move = move_pins(context, project, inputs, old, names=names, to=to)
     assert old is not None  # noqa: S101 - else it was refused
     take_given(context, parse_given(move.image.definition, given))
+    move = move_states(context, project, move, old)
     outcome = make_lock(context, move.image, old, update=move.update, start=move.start)
-    body = moved_pin_body(move, compare_pins(context, old, outcome.lock))
+    patches = moved_patches(context, inputs, move.image, old, outcome.lock)
+    body = moved_pin_body(move, compare_pins(context, old, outcome.lock), patches)
     status = _status(outcome, dry_run=dry_run)
     if status == "written":
-        write_move(project.root, project.lock_path(image), move.file, outcome.lock)
+        write_move(project.root, project.lock_path(image), move.files, outcome.lock)
     _show(settings, context, project, image, outcome, status, None, body)
 
 
@@ -177,9 +181,10 @@ def _show(
         show_moved(output, context.ledger)
     if reason is not None:
         output.line(f"  {reason}")
-    if moved_pin is not None and moved_pin.definition is not None:
-        output.line(f"{moved_pin.definition} {'written' if status == 'written' else 'would change'}", bold=True)
-    output.line(f"{path} {_words(image, status, len(changes))}", bold=True)
+    if moved_pin is not None:
+        for name in (*([moved_pin.definition] if moved_pin.definition is not None else []), *moved_pin.files):
+            output.line(f"{name} {'written' if status == 'written' else 'would change'}", bold=True)
+    output.line(f"{path} {_words(project.words(image), status, len(changes))}", bold=True)
 
 
 def _words(image: str, status: Status, count: int) -> str:

@@ -12,22 +12,25 @@ if TYPE_CHECKING:
     from imgbuild.steps.moved import Moved, MovedLibrary, MovedPackage
     from imgbuild.steps.moved_base import Differences, MovedBase
     from imgbuild.steps.moved_git import MovedGit, Paths
+    from imgbuild.steps.moved_patch import Hunks, MovedPatch
 
 
-def moved_pin_body(move: Move, found: Moved) -> results.MovedPinBody:
+def moved_pin_body(move: Move, found: Moved, patches: tuple[MovedPatch, ...]) -> results.MovedPinBody:
     """All parts."""
     return results.MovedPinBody(
         names=list(move.names),
-        definition=None if move.file is None else move.file.name,
+        definition=move.definition,
         edits=[
             results.EditBody(path=edit.path, old=before, new=str(edit.value))
             for edit, before in move.edits
             if before != str(edit.value)
         ],
+        files=[file.name for file in move.files if file.name != move.definition],
         base=None if found.base is None else _base(found.base),
         git=[_git(row) for row in found.git],
         libraries=[_library(row) for row in found.libraries],
         packages=[_package(row) for row in found.packages],
+        patches=[_patch(row) for row in patches],
     )
 
 
@@ -120,3 +123,26 @@ def _package(found: MovedPackage) -> results.MovedPackageBody:
             for row in found.files
         ],
     )
+
+
+def _patch(found: MovedPatch) -> results.MovedPatchBody:
+    return results.MovedPatchBody(
+        name=found.name,
+        place=found.place,
+        steps=list(found.steps),
+        old=found.old,
+        new=found.new,
+        files=None
+        if found.files is None
+        else [results.PatchedPathBody(path=row.path, old=_hunks(row.old), new=_hunks(row.new)) for row in found.files],
+        same=found.same,
+        problem=found.problem,
+        states=[
+            results.MovedStatesBody(path=row.path, step=row.step, old=list(row.old), new=list(row.new))
+            for row in found.states
+        ],
+    )
+
+
+def _hunks(found: Hunks | None) -> results.HunksBody | None:
+    return None if found is None else results.HunksBody(count=found.count, added=found.added, removed=found.removed)

@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from imgbuild.cli.results_lock import (
         DifferencesBody,
         EvidenceBody,
+        HunksBody,
         MovedBaseBody,
         MovedGitBody,
         MovedLibraryBody,
         MovedPackageBody,
+        MovedPatchBody,
         MovedPinBody,
         PathsBody,
     )
@@ -34,7 +36,9 @@ def show_moved_pin(output: Output, body: MovedPinBody) -> None:
         _package(output, package)
     for library in body.libraries:
         _library(output, library)
-    if not (body.edits or body.base or body.git or body.packages or body.libraries):
+    for patch in body.patches:
+        _patch(output, patch)
+    if not (body.edits or body.base or body.git or body.packages or body.libraries or body.patches):
         output.line(f"{', '.join(body.names)}: stays what it was")
 
 
@@ -146,3 +150,26 @@ def _library(output: Output, body: MovedLibraryBody) -> None:
         for library in (body.library, body.against.library):
             for problem in library.problems:
                 output.line(f"{'problem':12} {library.asked}: {problem}", colour="yellow")
+
+
+def _patch(output: Output, body: MovedPatchBody) -> None:
+    output.line(f"patch {body.name} moves ({', '.join(body.steps)})", bold=True)
+    output.line(f"      {body.place}")
+    _arrow(output, body.old if body.old is not None else "(not known)", body.new)
+    if body.problem is not None:
+        output.line(f"  what it did before is not known: {body.problem}")
+    for row in body.files or ():
+        sign = "+" if row.old is None else "-" if row.new is None else "~"
+        sides = [_hunks(side) for side in (row.old, row.new) if side is not None]
+        output.line(f"    {sign} {row.path}  {'  ->  '.join(sides)}")
+    if body.files is not None and body.same:
+        output.line(f"  to {_count(body.same, 'file')} it does the same as before")
+    output.line(f"  files with other states: {len(body.states)}")
+    for states in body.states:
+        output.line(f"    {states.path}  ({states.step})")
+        output.line(f"      was  {' -> '.join(states.old) or '(not listed)'}")
+        output.line(f"      is   {' -> '.join(states.new)}")
+
+
+def _hunks(body: HunksBody) -> str:
+    return f"{_count(body.count, 'hunk')}, +{body.added} -{body.removed}"

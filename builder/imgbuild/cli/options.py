@@ -219,7 +219,8 @@ def complete_tag(settings: Settings, _context: click.Context) -> Iterable[str]:
 
 @_completing
 def complete_pin(settings: Settings, context: click.Context) -> Iterable[str]:
-    """What `lock IMAGE --update` may name: the base and the sources of the image; of all images where none is named."""
+    """What `lock IMAGE --update` may name: base, sources and patches of the image; of all where none is named."""
+    from imgbuild.steps.patchpins import PREFIX, patch_pins  # noqa: PLC0415
     from imgbuild.steps.pins import BASE  # noqa: PLC0415
 
     project = settings.open_project()
@@ -227,7 +228,9 @@ def complete_pin(settings: Settings, context: click.Context) -> Iterable[str]:
     words = [context.params.get("image"), *context.args]
     image = next((word for word in words if word is not None), None)
     images = project.images() if image is None else [image]
-    return {BASE, *(name for one in images for name in project.load(one).definition.sources)}
+    inputs = [project.load(one) for one in images]
+    patches = {f"{PREFIX}{name}" for one in inputs for name in patch_pins(one)}
+    return {BASE, *patches, *(name for one in inputs for name in one.definition.sources)}
 
 
 @_completing

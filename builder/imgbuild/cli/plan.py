@@ -11,14 +11,18 @@ from imgbuild.cli.options import Settings, image_argument, reading
 from imgbuild.model.decode import builtins
 
 if TYPE_CHECKING:
+    from imgbuild.adapters.project import ImageInput
     from imgbuild.cli.render import Output
-    from imgbuild.model.plan import Plan, PlanStep
+    from imgbuild.model.image import LibraryIdentity
+    from imgbuild.model.lockfile import Lock
+    from imgbuild.model.plan import Plan, PlanPatch, PlanStep
 
 _SAID = {
     *("source", "toolchain", "path", "root", "site", "distribution", "paths", "sources", "files"),
-    *("count", "find", "replace", "replaces"),
+    *("count", "find", "replace", "replaces", "stages"),
 }
 """Parameters of steps that the sentence about them, or its files, say already; -v shows all."""
+_INDENT = "               "
 
 
 @click.command("plan")
@@ -42,19 +46,41 @@ def command(image: str, *, settings: Settings) -> int:
     if lock is not None:
         check_fresh(inputs, lock)
     check_image(inputs)
+    patches = _patches(inputs, lock)
     layers = tuple(
-        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known) for layer in inputs.layers
+        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known, patches=patches)
+        for layer in inputs.layers
     )
     plan = make_plan(inputs.definition, layers, lock, inputs=inputs.inputs_digest)
     document = PlanDocument(schema="imgbuild/plan-result/v1", tool=TOOL, digest=plan.digest(), result=plan)
     settings.output.document(document)
-    _show(settings.output, plan)
+    _show(settings.output, plan, inputs)
     return 0
 
 
-def _show(output: Output, plan: Plan) -> None:
-    output.line(_title(plan), bold=True)
-    output.line(f"on {plan.base}@{plan.base_manifest or 'not pinned yet'}")
+def _patches(inputs: ImageInput, lock: Lock | None) -> dict[str, list[PlanPatch]]:
+    """The patches of each step, in their order."""
+    from imgbuild.digest import Digest  # noqa: PLC0415
+    from imgbuild.model.plan import PlanPatch  # noqa: PLC0415
+    from imgbuild.steps.patchpins import patch_pins  # noqa: PLC0415
+
+    known = {} if lock is None else {item.name: getattr(item, "evidence", {}) for item in lock.pins.sources}
+    rows: dict[str, dict[int, PlanPatch]] = {}
+    for pin in patch_pins(inputs).values():
+        for use in pin.uses:
+            digest = None
+            if pin.source is None:
+                digest = Digest.of(use.layer.files[pin.stage])
+            else:
+                named = getattr(inputs.definition.sources.get(pin.source), "digests", {})
+                digest = {**known.get(pin.source, {}), **named}.get(pin.stage)
+            patch = PlanPatch(name=pin.name, stage=pin.stage, digest=digest)
+            rows.setdefault(use.step_id, {})[use.number] = patch
+    return {step_id: [found[number] for number in sorted(found)] for step_id, found in rows.items()}
+
+
+def _show(output: Output, plan: Plan, inputs: ImageInput) -> None:
+    _show_base(output, plan)
     for number, layer in enumerate(plan.layers, 1):
         output.line()
         output.line(f"layer {number}  {layer.name}: {layer.title}", bold=True)
@@ -69,26 +95,52 @@ def _show(output: Output, plan: Plan) -> None:
         if name != "env":
             output.line(f"{name:12} {_text(value)}")
     for name, library in plan.library.items():
-        output.line(f"identity     {name}: {library.path}")
-        _show_parameters(output, builtins(library) if output.verbose else {}, "               ")
+        _show_library(output, name, library)
     for accepted in plan.accept_env:
         output.line(f"accepted     {accepted.name}={accepted.value}: {accepted.reason}")
     output.line(f"limits       {plan.limits.bytes} bytes added, {plan.limits.layers} layers")
     output.line(f"epoch        {plan.epoch}, layer format {plan.format}")
-    for source in plan.sources if output.verbose else ():
-        output.line(f"source       {source.name}")
-        _show_parameters(output, builtins(source), "               ")
+    pins = {source.name: source for source in plan.sources}
+    for name, origin in plan.origins.items():
+        output.line(f"source       {name}: {origin}")
+        said = pins.get(name, inputs.definition.sources[name])
+        _show_parameters(output, builtins(said) if output.verbose else {}, _INDENT)
     output.line(f"tags         {', '.join(plan.tags)}")
-    _show_end(output, plan)
+    _show_end(output, plan, inputs.words)
 
 
-def _show_end(output: Output, plan: Plan) -> None:
+def _show_base(output: Output, plan: Plan) -> None:
+    output.line(_title(plan), bold=True)
+    output.line(plan.title)
+    output.line(f"on {plan.base}@{plan.base_manifest or 'not pinned yet'}")
+    if plan.base_config is not None:
+        output.line(f"  whose config is {plan.base_config}")
+    if plan.base_tag is not None:
+        output.line(f"  which `lock --update base` finds by the tag {plan.base_tag}")
+    for name, value in plan.base_labels.items():
+        output.line(f"  whose label {name} must be {value}")
+    if not plan.layers:
+        output.line("  as it is: no layer of ours")
+
+
+def _show_library(output: Output, name: str, library: LibraryIdentity) -> None:
+    """What is accepted beside a library stands with its reason: nobody shall have to look for an exception."""
+    output.line(f"identity     {name}: {library.path} is {library.source}, and no other one may be loaded")
+    output.line(f"{_INDENT}must have {', '.join(library.strings)}")
+    for accepted in library.accept:
+        output.line(f"{_INDENT}accepted {accepted.path}: {accepted.reason}")
+    for asked in library.metadata:
+        output.line(f"{_INDENT}accepted {asked.distribution} requires {asked.requires}: {asked.reason}")
+    _show_parameters(output, builtins(library) if output.verbose else {}, _INDENT)
+
+
+def _show_end(output: Output, plan: Plan, words: str) -> None:
     output.line(f"expected     {plan.expected_manifest or 'not in the lock yet'}")
     for text in plan.pending:
         output.line(f"pending      {text}")
     output.line(f"plan         {plan.digest()}")
     if plan.pending:
-        output.line(f"no lock yet: `imgbuild lock {plan.image}` finds out what is pending, where it can be reached")
+        output.line(f"no lock yet: `imgbuild lock {words}` finds out what is pending, where it can be reached")
 
 
 def _title(plan: Plan) -> str:
@@ -102,6 +154,9 @@ def _show_step(output: Output, step: PlanStep) -> None:
         output.line(f"      {step.source} is {step.pin}")
     if step.toolchain is not None:
         output.line(f"      {step.parameters['toolchain']} is {step.toolchain}")
+    for patch in step.patches:
+        output.line(f"      patch {patch.name}: {patch.stage}")
+        output.line(f"        {patch.digest or 'its digest not looked up yet'}")
     shown = {name: value for name, value in step.parameters.items() if output.verbose or name not in _SAID}
     _show_parameters(output, shown, "      ")
     for file in step.files:

@@ -161,12 +161,14 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
         click.echo(one_line(line), err=True)
     for name, cause in getattr(error, "causes", ()):
         click.echo(one_line(f"  {name}: {cause.code}: {cause}"), err=True)
+        if cause.hint:
+            click.echo(one_line(f"      {cause.hint}"), err=True)
     click.echo(one_line(f"  hint: {error.hint or error.advice}"), err=True)
     return error.exit_code
 
 
 def _patch_lines(error: ImgbuildError) -> list[str]:
-    """The file that a patch does not fit, and the hunk beside what is there."""
+    """The file that a patch or an edit does not fit, and the hunk, or the text, beside what is there."""
     from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
 
     if not isinstance(error, OfPatch):
@@ -176,11 +178,15 @@ def _patch_lines(error: ImgbuildError) -> list[str]:
         lines = [f"  file {file.path}  ({file.step})", f"      is now    {file.found}"]
         if file.recorded is not None:
             lines.append(f"      lock has  {file.recorded}{' (the same)' if file.recorded == file.found else ''}")
-    if hunk is not None:
-        lines += [f"  hunk {hunk.number}  {hunk.header}", *(f"      {line}" for line in hunk.lines)]
-        lines.append(f"  there, from line {hunk.at} (! is not what the hunk expects)")
-        lines += [f"      {line}" for line in hunk.there] or ["      (the file is empty)"]
-    return lines
+    if hunk is None:
+        return lines
+    if hunk.number is None:
+        lines += ["  text to find", *(f"      {line}" for line in hunk.lines)]
+        lines.append(f"  nearest to it, from line {hunk.at} (! is not in that text)")
+        return lines + ([f"      {line}" for line in hunk.there] or ["      (nothing like it is in the file)"])
+    lines += [f"  hunk {hunk.number}  {hunk.header}", *(f"      {line}" for line in hunk.lines)]
+    lines.append(f"  there, from line {hunk.at} (! is not what the hunk expects)")
+    return lines + ([f"      {line}" for line in hunk.there] or ["      (the file is empty)"])
 
 
 def usage_error(error: click.ClickException, *, as_json: bool) -> int:

@@ -26,23 +26,25 @@ class CauseBody(Document, frozen=True, kw_only=True):
     pin: str
     code: str
     message: str
+    hint: str | None = None
 
 
 class HunkBody(Document, frozen=True, kw_only=True):
     """A hunk that does not apply: its lines with their signs, and those of the file from line `at` on.
 
-    `there` has `!` before each line that the hunk does not expect, else a blank.
+    `there` has `!` before each line that the hunk does not expect, else a blank. Without `number` and `header` it is
+    the text that an edit does not find.
     """
 
-    number: int
-    header: str
+    number: int | None = None
+    header: str | None = None
     lines: list[str]
     at: int
     there: list[str]
 
 
 class PatchBody(Document, frozen=True, kw_only=True):
-    """What a patch does not fit: a file of the image, as a step found it and as the lock has it, and the first hunk."""
+    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it."""
 
     path: str | None = None
     step: str | None = None
@@ -320,7 +322,15 @@ def error_body(error: ImgbuildError) -> ErrorBody:
         exit_code=error.exit_code,
         message=_unicode(str(error)),
         patch=_patch(error),
-        causes=[CauseBody(pin=pin, code=cause.code, message=_unicode(str(cause))) for pin, cause in causes_of(error)],
+        causes=[
+            CauseBody(
+                pin=pin,
+                code=cause.code,
+                message=_unicode(str(cause)),
+                hint=None if cause.hint is None else _unicode(cause.hint),
+            )
+            for pin, cause in causes_of(error)
+        ],
         **fields,
     )
 

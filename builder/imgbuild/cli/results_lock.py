@@ -128,16 +128,63 @@ class MovedPackageBody(Document, frozen=True, kw_only=True):
     files: list[WheelFileBody]
 
 
+class HunksBody(Document, frozen=True, kw_only=True):
+    """What a patch does to one file: the number of its hunks, and of the lines that it adds and removes."""
+
+    count: int
+    added: int
+    removed: int
+
+
+class PatchedPathBody(Document, frozen=True, kw_only=True):
+    """A file to which a patch does something else than before; the side that does not touch it is absent."""
+
+    path: str
+    old: HunksBody | None = None
+    new: HunksBody | None = None
+
+
+class MovedStatesBody(Document, frozen=True, kw_only=True):
+    """The states of a file that a step patches, from its preimage on; none where the step did not list it."""
+
+    path: str
+    step: str
+    old: list[str]
+    new: list[str]
+
+
+class MovedPatchBody(Document, frozen=True, kw_only=True):
+    """A patch, by digest. `files` are the first to which it does something else now; to `same` others it does the same.
+
+    `old` and `files` are absent where `problem` says why they are not known.
+    """
+
+    name: str
+    place: str
+    steps: list[str]
+    old: Digest | None = None
+    new: Digest
+    files: list[PatchedPathBody] | None = None
+    same: int
+    problem: str | None = None
+    states: list[MovedStatesBody]
+
+
 class MovedPinBody(Document, frozen=True, kw_only=True):
-    """What `--update` moved. `definition` is the file that changes with the lock, by the values in `edits`."""
+    """What `--update` moved. `definition` is the file that changes with the lock, by the values in `edits`.
+
+    `files` are those of layers that change, too: a patch, and the states after it.
+    """
 
     names: list[str]
     definition: str | None = None
     edits: list[EditBody]
+    files: list[str]
     base: MovedBaseBody | None = None
     git: list[MovedGitBody]
     libraries: list[MovedLibraryBody]
     packages: list[MovedPackageBody]
+    patches: list[MovedPatchBody]
 
 
 class LockBody(Document, frozen=True, kw_only=True):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from imgbuild.config import DEFAULT_LIMITS, Limits
-from imgbuild.content.diffpath import shown
+from imgbuild.content.hunkshown import missing_text
 from imgbuild.errors import StepError
 
-_HINT_BYTES = 4096
-"""bytes of the text to find that are looked at for a hint."""
+_LINES = 10
+"""lines that a hint names."""
 
 
 def apply_edit(
@@ -33,6 +33,7 @@ def apply_edit(
 
     Raises:
         StepError: another number of occurrences, occurrences that overlap, an edit that says nothing, or a size limit.
+            Where there is none, it has the text beside the lines that come nearest to it.
 
     Not checked: whether `find` still occurs in the result (`replace` may contain it), and so whether a second
     application would be refused; the caller compares digests before and after (case P22).
@@ -55,14 +56,17 @@ def apply_edit(
         )
     found = before.count(find)
     if found != count:
-        raise StepError(
+        error = StepError(
             subject,
             "the text to find does not occur as often as declared",
-            expected=f"{count} times",
-            actual=f"{found} times",
+            expected=_times(count),
+            actual=_times(found),
             where=where,
             hint=_hint(before, find, found),
         )
+        if not found:
+            error.hunk = missing_text(find, before)
+        raise error
     _refuse_overlap(before, find, subject, where)
     # The first occurrence is replaced by another text and nothing before it changes: the result always differs.
     return before.replace(find, replace)
@@ -83,18 +87,27 @@ def _refuse_overlap(before: bytes, find: bytes, subject: str, where: str) -> Non
         at = before.find(find, at + 1)
 
 
+def _times(count: int) -> str:
+    return f"{count} time" if count == 1 else f"{count} times"
+
+
 def _hint(before: bytes, find: bytes, found: int) -> str | None:
     if found:
-        return f"the first occurrence is at line {_line(before, before.find(find))}"
+        return f"it stands at line {_places(before, find, found)}; see which are meant, and correct `count` or `find`"
     windows = find.replace(b"\r\n", b"\n")
     if windows in before or windows.replace(b"\n", b"\r\n") in before:
         return "the text occurs with other line endings (CRLF or LF)"
-    # One search for one line is cheap; a real search for the most similar place is not.
-    longest = max((line.strip() for line in find[:_HINT_BYTES].split(b"\n")), key=len)
-    at = before.find(longest) if longest else -1
-    if at == -1:
-        return None
-    return f"a part of it stands at line {_line(before, at)}: {shown(longest)}"
+    return None
+
+
+def _places(before: bytes, find: bytes, found: int) -> str:
+    """The lines of the first occurrences, as words."""
+    lines: list[str] = []
+    at = -1
+    for _ in range(min(found, _LINES)):
+        at = before.find(find, at + 1 if not lines else at + len(find))
+        lines.append(str(_line(before, at)))
+    return ", ".join(lines) + (f" and {found - _LINES} more" if found > _LINES else "")
 
 
 def _line(text: bytes, at: int) -> int:

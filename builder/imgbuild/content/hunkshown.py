@@ -1,6 +1,6 @@
-"""A hunk that does not apply, beside the lines of the file where it comes nearest: for people, and bounded.
+"""A hunk that does not apply, or a text that is not found, beside the lines of the file where it comes nearest.
 
-Where that is decides nothing: `patch` has refused the hunk before.
+For people, and bounded. Where that is decides nothing: `patch` or `edit` has refused before.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ _PROBES = 20
 """lines of a hunk that are looked for in the file."""
 _PLACES = 3
 """places of each of them that are tried."""
+_AROUND = 2
+"""lines of a file that are shown before and behind those that have most of a text."""
+_PIECE = 1024
+"""bytes of a line of which pieces are looked for."""
 _TELLING = 4
 """bytes of a line, without blanks around it, that is worth looking for."""
 
@@ -38,7 +42,7 @@ def failed_hunk(hunk: Hunk, number: int, text: bytes) -> FailedHunk:
     Time is that of reading the file `_PROBES` times `_PLACES`; of the hunk and the file only pieces are copied.
     """
     old = list(_lines(hunk.old, 0, _ALIGNED + 1))
-    start = _nearest(hunk, old, text)
+    start = _nearest(old, text, _stated(hunk, text))
     there = list(_lines(text, start, len(old) + _BEFORE))
     differs = next((index for index, line in enumerate(old) if there[index : index + 1] != [line]), 0)
     first = max(0, differs - _BEFORE) if len(old) > LINES else 0
@@ -53,6 +57,61 @@ def failed_hunk(hunk: Hunk, number: int, text: bytes) -> FailedHunk:
     )
 
 
+def missing_text(find: bytes, text: bytes) -> FailedHunk:
+    """Show a text that a file does not have, beside the lines of the file that have most of it.
+
+    They are looked for by whole lines, and by the longest beginning or end of one of its longest lines. Two lines
+    before and behind are shown with them. Time is that of reading the file some `_PROBES` times `_PLACES`.
+    """
+    old = list(_lines(find, 0, _ALIGNED + 1))
+    similar = _similar(old, text)
+    start = _nearest(old, text, 0 if similar is None else similar)
+    there = list(_lines(text, start, min(len(old), LINES)))
+    lines = tuple("-" + printable(line, _LINE) for line in old[:LINES])
+    if similar is None and not any(line in old for line in there if line.strip()):
+        return FailedHunk(number=None, header=None, lines=lines, at=1, there=())
+    before = _lines_back(text, start, _AROUND)
+    around = list(_lines(text, before, LINES + 2 * _AROUND))
+    skipped = text.count(b"\n", before, start)
+    shown = [(" ", line) for line in around[:skipped]]
+    shown += [(" " if line in old else "!", line) for line in there]
+    shown += [(" ", line) for line in around[len(shown) : len(shown) + _AROUND]]
+    return FailedHunk(
+        number=None,
+        header=None,
+        lines=lines,
+        at=text.count(b"\n", 0, before) + 1,
+        there=tuple(sign + printable(line, _LINE) for sign, line in shown),
+    )
+
+
+def _similar(old: list[bytes], text: bytes) -> int | None:
+    """The byte of the line where the longest piece of one of the longest lines stands, as if all lines stood there.
+
+    A piece is the beginning or the end of a line, at least half of it; None where there is none.
+    """
+    rows = sorted(enumerate(old), key=lambda row: -len(row[1].strip()))[:_PLACES]
+    best, found = 0, None
+    for index, line in ((index, line.strip()[:_PIECE]) for index, line in rows):
+        for part in (line[: _longest(line, text, end=False)], line[len(line) - _longest(line, text, end=True) :]):
+            if len(part) > best and len(part) >= _TELLING and 2 * len(part) >= len(line):
+                at = text.rfind(b"\n", 0, text.find(part)) + 1
+                best, found = len(part), _lines_back(text, at, index)
+    return found
+
+
+def _longest(line: bytes, text: bytes, *, end: bool) -> int:
+    """How many bytes of the beginning, or of the end, of a line stand somewhere: where more do, fewer do, too."""
+    low, high = 0, len(line)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if (line[len(line) - middle :] if end else line[:middle]) in text:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _lines(data: bytes, start: int, most: int) -> Iterator[bytes]:
     """Lines from a byte on, without their ends, at most so many."""
     while start < len(data) and most > 0:
@@ -62,9 +121,9 @@ def _lines(data: bytes, start: int, most: int) -> Iterator[bytes]:
         start, most = end + 1, most - 1
 
 
-def _nearest(hunk: Hunk, old: list[bytes], text: bytes) -> int:
-    """The byte of the line from which on most of the hunk's old lines stand; of equal ones the stated line first."""
-    places = [_stated(hunk, text)]
+def _nearest(old: list[bytes], text: bytes, first: int) -> int:
+    """The byte of the line from which on most of the old lines stand; of equal ones `first`, the byte of a line."""
+    places = [first]
     telling = [(index, line) for index, line in enumerate(old) if len(line.strip()) >= _TELLING]
     for index, line in telling[:_PROBES]:
         at = -1

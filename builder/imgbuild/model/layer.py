@@ -152,8 +152,10 @@ def own_files(step: Step) -> list[str]:
 
 
 def changed_paths(step: Step) -> list[str]:
-    """The paths in the image that a step changes or makes and names; those of trees and wheels are not named."""
+    """The paths in the image that a step changes or makes and names; what trees and wheels add is not named."""
     match step:
+        case GitTree():
+            return step.replaces
         case Patch():
             return [f"{step.root}/{path}" for path in step.files]
         case Remove():

@@ -236,7 +236,9 @@ class Lock(Document, frozen=True, kw_only=True):
             if source.name == name:
                 return source
         raise DocumentError(
-            f"lock of {self.image}", (f"pins.sources: has no {name!r}",), hint=f"run `imgbuild lock {self.image}`"
+            f"lock of {self.image}",
+            (f"pins.sources: has no {name!r}",),
+            hint="make the lock again, with `imgbuild lock` as this one was made",
         )
 
 

@@ -59,6 +59,14 @@ class PlanFile(Document, frozen=True, kw_only=True):
     states: list[str]
 
 
+class PlanPatch(Document, frozen=True, kw_only=True):
+    """A patch that a step applies: what `lock --update patch:NAME` calls it, where it is, and its digest if known."""
+
+    name: str
+    stage: str
+    digest: Digest | None = None
+
+
 class PlanStep(Document, frozen=True, kw_only=True):
     """One step: its kind, a sentence, its parameters as they are written, and the files whose images the lock pins.
 
@@ -72,6 +80,7 @@ class PlanStep(Document, frozen=True, kw_only=True):
     source: str | None = None
     pin: str | None = None
     toolchain: str | None = None
+    patches: list[PlanPatch] = []
     files: list[PlanFile] = []
 
 
@@ -89,18 +98,23 @@ class Plan(Document, frozen=True, kw_only=True):
 
     `inputs` is the digest over the repository's files, which the lock holds and the image with it. Without a lock, the
     pins are those that the definition has, and `pending` says what `imgbuild lock` has to find out before a build.
+    `base_labels` are those that the base must have, and `origins` says of each source where it is from.
     """
 
     schema: str
     image: str
+    title: str
     extends: str | None = None
     platform: str
     epoch: int
     format: int
     inputs: Digest
     base: str
+    base_tag: str | None = None
     base_manifest: Digest | None = None
     base_config: Digest | None = None
+    base_labels: dict[str, str] = {}
+    origins: dict[str, str] = {}
     sources: list[LockedSource]
     pending: list[str] = []
     layers: list[PlanLayer]
@@ -118,11 +132,19 @@ class Plan(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedLayer:
-    """A layer of the definition, with the states of files that upstream names, by step and path in the image."""
+    """A layer of the definition.
+
+    Attributes:
+        name: of the layer.
+        definition: its steps.
+        known: the states of files that upstream names, by step and path in the image.
+        patches: that its steps apply, by step.
+    """
 
     name: str
     definition: LayerDefinition
     known: dict[str, dict[str, tuple[str, ...]]]
+    patches: dict[str, list[PlanPatch]]
 
 
 def make_plan(
@@ -142,7 +164,7 @@ def make_plan(
     rows = []
     for layer in layers:
         steps = [
-            _step(step_id, step, pins, _files(step_id, layer, lock))
+            _step(step_id, step, pins, _files(step_id, layer, lock), layer.patches.get(step_id, []))
             for step_id, step in numbered(layer.name, layer.definition)
         ]
         title = layer.definition.title
@@ -151,14 +173,18 @@ def make_plan(
     return Plan(
         schema=SCHEMA,
         image=definition.name,
+        title=definition.title,
         extends=definition.extends,
         platform=definition.platform,
         epoch=definition.epoch,
         format=definition.format,
         inputs=inputs,
         base=base.reference if lock is None else lock.pins.base.reference,
+        base_tag=base.tag,
         base_manifest=base.manifest if lock is None else lock.pins.base.manifest,
         base_config=base.config if lock is None else lock.pins.base.config,
+        base_labels=dict(base.labels),
+        origins={name: _origin(name, source) for name, source in definition.sources.items()},
         sources=[] if lock is None else list(lock.pins.sources),
         pending=_pending(definition, layers) if lock is None else [],
         layers=rows,
@@ -188,6 +214,32 @@ def _demand(source: Source) -> str:
             return f"{source.member} of {source.wheel}"
         case FileSource() | UrlSource() | ImageMemberSource():
             return str(source.digest)
+
+
+def _origin(name: str, source: Source) -> str:
+    """Where a source is from, in words."""
+    match source:
+        case GitSource():
+            watched = f"; watches {', '.join(source.evidence)}" if source.evidence else ""
+            return f"{source.repository}, {source.licence}{watched}"
+        case WheelSource():
+            return f"{source.name} {source.version}, from the index of pip"
+        case ToolchainSource():
+            return f"{source.name} {source.version}, from the index of pip, for {', '.join(source.hosts)}"
+        case _:
+            return _origin_of_file(name, source)
+
+
+def _origin_of_file(name: str, source: MemberSource | FileSource | UrlSource | ImageMemberSource) -> str:
+    match source:
+        case MemberSource():
+            return f"{source.member} in {source.wheel}"
+        case FileSource():
+            return f"a file of the operator's, given by --source {name}=FILE"
+        case UrlSource():
+            return source.url
+        case ImageMemberSource():
+            return f"{source.path} in {source.image}"
 
 
 def _pending_base(definition: ImageDefinition) -> str:
@@ -236,7 +288,7 @@ def _files(step_id: str, layer: PlannedLayer, lock: Lock | None) -> list[PlanFil
     return [PlanFile(path=path, states=list(states)) for path, states in layer.known.get(step_id, {}).items()]
 
 
-def _step(step_id: str, step: Step, pins: dict[str, str], files: list[PlanFile]) -> PlanStep:
+def _step(step_id: str, step: Step, pins: dict[str, str], files: list[PlanFile], patches: list[PlanPatch]) -> PlanStep:
     source = str(getattr(step, "source", ""))
     parameters = builtins(step)
     del parameters["kind"]
@@ -248,6 +300,7 @@ def _step(step_id: str, step: Step, pins: dict[str, str], files: list[PlanFile])
         source=source if source in pins else None,
         pin=pins.get(source),
         toolchain=pins.get(step.toolchain) if isinstance(step, Compile) else None,
+        patches=patches,
         files=files,
     )
 
@@ -271,7 +324,8 @@ def _pin(pin: LockedSource) -> str:
 def _sentence(step: Step) -> str:
     match step:
         case GitTree():
-            return f"puts files of {step.source} at {step.path}"
+            over = f", over {', '.join(step.replaces)}" if step.replaces else ""
+            return f"puts files of {step.source} at {step.path}{over}"
         case Patch():
             return f"patches {_count(step.files, 'file')} below {step.root} in {_count(step.stages, 'stage')}"
         case Edit():

@@ -112,8 +112,8 @@ def _remove(work: Work, step: Remove, step_id: str) -> None:
 
 def _git_tree(work: Work, step: GitTree, step_id: str) -> None:
     pin, tree = work.sources.git(step.source)
-    prefix = f"{step.prefix}/".encode() if step.prefix else b""
-    chosen = [item for item in tree.files if item.path.startswith(prefix) and _wanted(item.path[len(prefix) :], step)]
+    prefix = _prefix(step)
+    chosen = [item for item in tree.files if selected(item.path, step)]
     if not chosen:
         raise StepError(
             f"source {step.source}",
@@ -162,8 +162,16 @@ def _notice(pin: LockedGit, step: GitTree, epoch: int) -> bytes:
     ).encode()
 
 
-def _wanted(path: bytes, step: GitTree) -> bool:
-    text = path.decode("utf-8", "surrogateescape")
+def _prefix(step: GitTree) -> bytes:
+    return f"{step.prefix}/".encode() if step.prefix else b""
+
+
+def selected(path: bytes, step: GitTree) -> bool:
+    """Whether a step takes the file of its source that has this path; its licence file may be another one besides."""
+    prefix = _prefix(step)
+    text = path.removeprefix(prefix).decode("utf-8", "surrogateescape")
+    if not path.startswith(prefix):
+        return False
     included = not step.include or any(_matches(text, pattern) for pattern in step.include)
     return included and not any(_matches(text, pattern) for pattern in step.exclude)
 

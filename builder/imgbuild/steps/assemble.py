@@ -101,7 +101,7 @@ def assemble(
     if facts is not None and not derive and facts != found:
         # Damage is the likelier cause than a lock that was made so.
         workspace.check_contents()
-        raise _other_facts(lock.image, facts, found)
+        raise _other_facts(image, facts, found)
     lock = msgspec.structs.replace(
         lock, facts=found, pins=msgspec.structs.replace(lock.pins, files=list(workspace.states)), result=None
     )
@@ -209,15 +209,15 @@ def _facts(image: ImageInput, base: Base, workspace: Workspace, original: Packag
     )
 
 
-def _other_facts(image: str, recorded: Facts, found: Facts) -> FactMismatchError:
+def _other_facts(image: ImageInput, recorded: Facts, found: Facts) -> FactMismatchError:
     where, expected, actual = first_difference(builtins(recorded), builtins(found), "facts")
     return FactMismatchError(
-        f"lock of {image}",
+        f"lock of {image.definition.name}",
         "has facts that differ from the bytes",
         expected=expected,
         actual=actual,
         where=where,
-        hint=f"run `imgbuild lock {image} --complete` and review the difference",
+        hint=f"run `imgbuild lock {image.words} --complete` and review the difference",
     )
 
 

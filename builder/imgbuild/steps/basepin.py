@@ -84,7 +84,7 @@ def check_index(context: Context, definition: ImageDefinition, pin: LockedBase) 
             f"has another manifest for {definition.platform} than the lock pins",
             expected=chosen,
             actual=pin.manifest,
-            hint=f"was the lock edited? take that back, or run `imgbuild lock {definition.name} --update base`",
+            hint=f"was the lock edited? take that back, or move the base of {definition.name} by `--update base`",
         )
 
 

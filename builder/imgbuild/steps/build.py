@@ -138,7 +138,7 @@ def _assemble(
     while True:
         assembled = assemble(context, image, lock, known, derive=relock is not None)
         if relock is None:
-            check_result(lock, assembled)
+            check_result(lock, assembled, image.words)
         report = verify(
             context,
             image,
@@ -201,8 +201,11 @@ def _push(context: Context, assembled: Assembled, report: Report, destination: D
     return pushed, report
 
 
-def check_result(lock: Lock, assembled: Assembled) -> None:
-    """Compare what came out with the result in the lock; an error names the first field that differs, layers first."""
+def check_result(lock: Lock, assembled: Assembled, words: str) -> None:
+    """Compare what came out with the result in the lock; an error names the first field that differs, layers first.
+
+    `words` name the image on the command line.
+    """
     expected, actual = lock.result, assembled.lock.result
     if expected is None or expected == actual:
         return
@@ -215,5 +218,5 @@ def check_result(lock: Lock, assembled: Assembled) -> None:
         expected=wanted,
         actual=found,
         hint="was the lock edited, or made by another version of imgbuild? take that back, or run "
-        f"`imgbuild lock {lock.image} --complete`, which keeps all pins, and review the difference",
+        f"`imgbuild lock {words} --complete`, which keeps all pins, and review the difference",
     )

@@ -152,14 +152,18 @@ def edit(work: Work, step: Edit, step_id: str) -> None:
     real, node = workspace.regular_file(image_path(step.path, where=step_id), where=step_id)
     before = workspace.state(real)
     workspace.expect(step_id, real, (before,))
-    data = apply_edit(
-        workspace.read(real, where=step_id),
-        find=step.find.encode(),
-        replace=step.replace.encode(),
-        count=step.count,
-        subject=f"edit of {show(real)}",
-        where=step_id,
-    )
+    try:
+        data = apply_edit(
+            workspace.read(real, where=step_id),
+            find=step.find.encode(),
+            replace=step.replace.encode(),
+            count=step.count,
+            subject=f"edit of {show(real)}",
+            where=step_id,
+        )
+    except StepError as error:
+        error.file = PatchedFile(path=show(real), step=step_id, found=before)
+        raise
     workspace.write_bytes(real, data, Attributes.of(node), where=step_id)
     workspace.expect(step_id, real, (before, workspace.state(real)), final=True)
     settle(work, real, where=step_id)

@@ -133,7 +133,7 @@ def _against_lock(image: RemoteImage, lock: Lock, inventories: list[Inventory]) 
         actual, _ = digest_of(dump_base(image.context, image.manifest.layers[:count], view.base.merged, digests))
         findings.append(compare("base.tree", "merged view of the base", lock.facts.base_tree, actual))
         # The first of these compares the embedded lock with itself.
-        return [*findings, *documents(view, lock)[1:], *files(view, lock), *packages(view)]
+        return [*findings, *documents(view, lock, lock.image)[1:], *files(view, lock), *packages(view)]
     except UNREADABLE as error:
         return [*findings, failed("receipt", error)]
 

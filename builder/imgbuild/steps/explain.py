@@ -114,7 +114,9 @@ def explain(context: Context, image: ImageInput, lock: Lock, path: str) -> Expla
     """
     check_fresh(image, lock)
     if lock.result is None:
-        raise MissingError(f"result of {lock.image}", "is not in the lock", hint=f"`imgbuild lock {lock.image}`")
+        raise MissingError(
+            f"result of {lock.image}", "is not in the lock", hint=f"run `imgbuild lock {image.words} --complete`"
+        )
     context = context.based_on(lock.pins.base.reference)
     base = open_base(context, lock.pins.base, platform=lock.platform, facts=lock.facts)
     rows = lock.result.layers

@@ -79,15 +79,19 @@ def take_given(context: Context, given: tuple[Given, ...]) -> None:
         StorageError: it cannot be read to its end, or the cache not be written.
     """
     for one in given:
-        with _open(one.name, one.path) as file, context.progress.task(f"reading {one.path.name}") as task:
+        option = f"--source {one.name}={printable(str(one.path), 300)}"
+        with open_given(option, one.path) as file, context.progress.task(f"reading {one.path.name}") as task:
             _take(context, one, file, task)
 
 
 def take_any(context: Context, name: str, path: Path) -> tuple[Digest, int]:
-    """Put a file into the cache under the digest that it has; returns that and its size. Raises as `take_given`."""
+    """Put a file that `--to` names into the cache under the digest that it has; returns that and its size.
+
+    It raises as `take_given`.
+    """
     cache = context.cache
     with (
-        _open(name, path) as file,
+        open_given(f"--to {printable(str(path), 300)}", path) as file,
         context.progress.task(f"reading {path.name}") as task,
         cache.pending() as pending,
     ):
@@ -135,9 +139,11 @@ def _pieces(name: str, path: Path, file: io.FileIO, pending: PendingFile | None,
 
 
 @contextlib.contextmanager
-def _open(name: str, path: Path) -> Iterator[io.FileIO]:
-    """The file, which must be one: what a link leads to may be another file in a moment, and a pipe may never end."""
-    option = f"--source {name}={printable(str(path), 300)}"
+def open_given(option: str, path: Path) -> Iterator[io.FileIO]:
+    """The file, which must be one: what a link leads to may be another file in a moment, and a pipe may never end.
+
+    `option` is how it was named. Raises a `UsageError` where it is none that can be read.
+    """
     try:
         file = open_regular(path)
     except OSError as error:

@@ -20,6 +20,7 @@ from imgbuild.errors import (
     LockStaleError,
     PatchedFile,
     PatchError,
+    StepError,
     UnresolvedError,
     UsageError,
 )
@@ -27,6 +28,7 @@ from imgbuild.model.decode import builtins
 from imgbuild.model.lockfile import SCHEMA, Lock, Pins
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.known import KnownLayers
+from imgbuild.steps.patchpins import PREFIX, named_patches, patch_pins
 from imgbuild.steps.pins import BASE, FINAL, contradictions, pin_base, pin_sources
 
 if TYPE_CHECKING:
@@ -106,9 +108,10 @@ def draft_lock(context: Context, image: ImageInput, old: Lock | None, *, update:
 def check_names(image: ImageInput, old: Lock | None, update: frozenset[str]) -> None:
     """Refuse, with a `UsageError`, names that are no pins of an image, and any where there is no lock."""
     sources = image.definition.sources
-    unknown = sorted(update - {BASE, *sources})
+    named_patches(image, update)
+    unknown = sorted(name for name in update - {BASE, *sources} if not name.startswith(PREFIX))
     if unknown:
-        known = ", ".join([BASE, *sorted(sources)])
+        known = ", ".join([BASE, *sorted(sources), *(f"{PREFIX}{name}" for name in patch_pins(image))])
         raise UsageError(f"--update {unknown[0]}", "names no pin of the image", expected=known)
     if update and old is None:
         raise UsageError(
@@ -210,7 +213,7 @@ def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | Non
     try:
         with store.session(), KnownLayers(context, before, blobs=False) as known:
             return assemble(context, image, draft, known, derive=derive).lock
-    except (FactMismatchError, PatchError) as error:
+    except (FactMismatchError, PatchError, StepError) as error:
         if error.file is not None and old is not None:
             error.file = _recorded(error.file, old)
         raise

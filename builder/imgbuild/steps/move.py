@@ -1,4 +1,4 @@
-"""`imgbuild lock --update NAME [--to VALUE]`: where a pin goes, in the lock and in the definition.
+"""`imgbuild lock --update NAME [--to VALUE]`: where a pin goes, in the lock and in the definition, or a layer's files.
 
 The line that decides is the one that changes: `base.manifest`, the commit, the digest or the version of a source, where
 the definition has it; else the tag or ref that it follows; else only the lock. Nothing is written here.
@@ -6,6 +6,7 @@ the definition has it; else the tag or ref that it follows; else only the lock. 
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from imgbuild.adapters.durable import storage_errors, write_file
-from imgbuild.adapters.giturl import is_commit
 from imgbuild.adapters.tomledit import Edit, edit_toml, value_at
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, InputError, MissingError, UsageError
@@ -22,39 +22,17 @@ from imgbuild.model.reference import Reference, check_tag
 from imgbuild.steps.basepin import resolve_base
 from imgbuild.steps.given import take_any
 from imgbuild.steps.lock import check_names, write_lock
-from imgbuild.steps.pins import BASE, resolve_git, resolve_one_wheel
-from imgbuild.steps.sources import locate, repository
+from imgbuild.steps.movepatch import patch_targets, states_after
+from imgbuild.steps.patchpins import PREFIX
+from imgbuild.steps.pins import BASE, resolve_one_wheel
+from imgbuild.steps.target import EditedFile, Target, git_target
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from imgbuild.adapters.project import ImageInput, Project
+    from imgbuild.adapters.project import Definition, ImageInput, Project
     from imgbuild.model.image import ImageDefinition, Source
-    from imgbuild.model.lockfile import Lock, LockedBase, LockedSource
+    from imgbuild.model.lockfile import Lock, LockedBase
     from imgbuild.steps.context import Context
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where one pin goes.
-
-    Attributes:
-        edits: what the definition says then, as far as it says something else now.
-        base: the base's new pin.
-        source: the new pin of a source.
-    """
-
-    edits: tuple[Edit, ...] = ()
-    base: LockedBase | None = None
-    source: LockedSource | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditedFile:
-    """A definition before and after; `name` is its path below the project's folder."""
-
-    name: str
-    before: bytes
-    after: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +42,7 @@ class Move:
     Attributes:
         names: of the pins.
         edits: the values that change in the definition, each with the one that it has now.
-        file: the definition, if it changes.
+        files: of the repository that change: the definition first, if it does, then those of layers.
         image: what the repository says then.
         start: the lock with those pins that are known already, to make the new one from.
         update: names of pins that are still to be resolved.
@@ -72,10 +50,15 @@ class Move:
 
     names: tuple[str, ...]
     edits: tuple[tuple[Edit, str], ...]
-    file: EditedFile | None
+    files: tuple[EditedFile, ...]
     image: ImageInput
     start: Lock
     update: frozenset[str]
+
+    @property
+    def definition(self) -> str | None:
+        """The definition, if it changes, by its path below the project's folder."""
+        return next((file.name for file in self.files if file.name.startswith("locks/")), None)
 
 
 def move_pins(
@@ -97,21 +80,39 @@ def move_pins(
     """
     check_names(image, old, names)
     assert old is not None  # noqa: S101 - looked at there
-    targets = {name: found for name in sorted(names) if (found := _target(context, image.definition, old, name, to))}
+    plain = {name for name in names if not name.startswith(PREFIX)}
+    targets = {name: found for name in sorted(plain) if (found := _target(context, image.definition, old, name, to))}
+    targets |= patch_targets(context, image, old, names=names, to=to)
     edits = tuple(edit for target in targets.values() for edit in target.edits)
     file, before = _edited(project, image.definition.name, targets)
-    if file is not None:
-        image = project.with_file(file.name, file.after).load(image.definition.name)
+    own = [target.file for target in targets.values() if target.file is not None]
+    files = (*([file] if file is not None else []), *own)
     known = {name for name, target in targets.items() if target.base is not None or target.source is not None}
     edited = {name for name, target in targets.items() if target.edits}
     return Move(
         names=tuple(sorted(names)),
         edits=tuple(zip(edits, before, strict=True)),
-        file=file,
-        image=image,
+        files=files,
+        image=_with_files(project, files).load(image.definition.name) if files else image,
         start=_start(old, targets),
-        update=names - known - edited,
+        update=frozenset(plain - known - edited),
     )
+
+
+def move_states(context: Context, project: Project, move: Move, old: Lock) -> Move:
+    """The same, with the states that follow from patches that move; raises as `movepatch.states_after`."""
+    project = _with_files(project, move.files)
+    files = states_after(context, project, move.image, old, move.start, names=move.names, update=move.update)
+    if not files:
+        return move
+    image = _with_files(project, files).load(move.image.definition.name)
+    return dataclasses.replace(move, files=(*move.files, *files), image=image)
+
+
+def _with_files(project: Project, files: tuple[EditedFile, ...]) -> Project:
+    for file in files:
+        project = project.with_file(file.name, file.after)
+    return project
 
 
 def _start(old: Lock, targets: dict[str, Target]) -> Lock:
@@ -131,7 +132,7 @@ def _target(context: Context, definition: ImageDefinition, old: Lock, name: str,
         return _base(context, definition, old.pins.base, to)
     source = definition.sources[name]
     if isinstance(source, GitSource):
-        return None if to is None and source.commit is None else _git(context, name, source, to)
+        return None if to is None and source.commit is None else git_target(context, name, source, to)
     return None if to is None else _other(context, name, source, to)
 
 
@@ -158,18 +159,6 @@ def _base(context: Context, definition: ImageDefinition, old: LockedBase, to: st
     else:
         found = msgspec.structs.replace(found, tag_for_humans=wanted.tag)
     return Target(edits=tuple(edits), base=found)
-
-
-def _git(context: Context, name: str, source: GitSource, to: str | None) -> Target:
-    ref = source.ref if to is None else to
-    commit = repository(context).resolve(locate(context, source.repository), ref)
-    found = resolve_git(context, name, msgspec.structs.replace(source, commit=commit))
-    if source.commit is not None:
-        return Target(edits=(Edit(keys=("sources", name, "commit"), value=commit),), source=found)
-    if is_commit(ref):
-        return Target(source=found)
-    found = msgspec.structs.replace(found, ref=ref)
-    return Target(edits=(Edit(keys=("sources", name, "ref"), value=ref),), source=found)
 
 
 def _other(context: Context, name: str, source: Source, to: str) -> Target:
@@ -252,7 +241,7 @@ def _edited(project: Project, image: str, targets: dict[str, Target]) -> tuple[E
             if now == edit.value:
                 continue
             if place is not own:
-                raise _elsewhere(image, name, edit, place.name, stand_in=place.whole)
+                raise _elsewhere(project, image, target.name or name, edit, place)
             changed.append(edit)
     if own is None or not changed:
         return None, tuple(before)
@@ -260,32 +249,36 @@ def _edited(project: Project, image: str, targets: dict[str, Target]) -> tuple[E
     return EditedFile(name=own.name, before=own.raw, after=after), tuple(before)
 
 
-def _elsewhere(image: str, name: str, edit: Edit, file: str, *, stand_in: bool) -> UsageError:
-    parent = Path(file).stem
-    hint = f"change it there to {edit.value!r}, and run `imgbuild lock {image} --stand-in FOLDER`"
-    if not stand_in:
-        hint = f"move it there, with `imgbuild lock {parent} --update {name} --to …`; then run `imgbuild lock {image}`"
-    why = "a document of stand-ins" if stand_in else f"which {image} extends"
+def _elsewhere(project: Project, image: str, name: str, edit: Edit, place: Definition) -> UsageError:
+    again = f"run `imgbuild lock {project.words(image)}`"
+    hint = f"change it there to {edit.value!r}, and {again}"
+    if not place.whole:
+        parent = project.words(Path(place.name).stem)
+        hint = f"move it there, with `imgbuild lock {parent} --update {name} --to …`; then {again}"
+    why = "a document of stand-ins" if place.whole else f"which {image} extends"
     return UsageError(
         f"--update {name}",
-        f"has to move {edit.path}, which stands in {file}, {why}",
+        f"has to move {edit.path}, which stands in {place.name}, {why}",
         expected=f"a value in locks/{image}.toml",
         hint=hint,
     )
 
 
-def write_move(root: Path, lock_path: Path, file: EditedFile | None, lock: Lock) -> None:
-    """Write the definition, if it changes, and then the lock, each atomically. A link to a definition stays one.
+def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock: Lock) -> None:
+    """Write the files that change, and then the lock, each atomically. A link to a file stays one.
 
     Raises:
-        InputError: somebody has changed the definition meanwhile; nothing is written.
+        InputError: somebody has changed one of them meanwhile; nothing is written.
         StorageError: the disk refuses. After the first file the lock is stale, which the next run sees.
     """
-    if file is not None:
+    found = []
+    for file in files:
         path = (root / file.name).resolve()
         with storage_errors(path, "read"):
             now, mode = path.read_bytes(), path.stat().st_mode & 0o777
         if now != file.before:
             raise InputError(file.name, "was changed while its pin was moved", hint="run it again")
-        write_file(path, file.after, mode=mode)
+        found.append((path, file.after, mode))
+    for path, after, mode in found:
+        write_file(path, after, mode=mode)
     write_lock(lock_path, lock)

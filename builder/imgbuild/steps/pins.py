@@ -17,6 +17,7 @@ from imgbuild.errors import (
     CredentialError,
     FactMismatchError,
     InputError,
+    MissingError,
     StorageError,
 )
 from imgbuild.model.image import (
@@ -108,6 +109,10 @@ def pin_sources(
             resolved[name] = known
             continue
         if isinstance(source, MemberSource) and source.wheel not in resolved:
+            hint = f"it follows from source {source.wheel}: see what is said of that"
+            lost.append(
+                (name, MissingError(f"source {name}", f"is in wheel {source.wheel}, which is not here", hint=hint))
+            )
             continue
         try:
             resolved[name] = _resolve(context, name, source, resolved)

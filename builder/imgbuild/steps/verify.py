@@ -130,7 +130,7 @@ def _after_structure(
     if view is None:
         findings.extend(unlooked(_TREE_STEPS, tuple(libraries), "image", "its layers could not be read or merged"))
     else:
-        findings.extend(_guarded(5, (), documents, view, lock) if image.layers else [])
+        findings.extend(_guarded(5, (), documents, view, lock, image.words) if image.layers else [])
         findings.extend(files(view, lock))
         findings.extend(_guarded(7, (), packages, view))
         for name in sorted(libraries):
@@ -217,7 +217,7 @@ def _guarded(
 
 def _result(image: ImageInput, lock: Lock, found: _Image, scans: list[LayerScan]) -> Finding:
     if lock.result is None:
-        why = f"the lock has no result; run `imgbuild lock {lock.image} --complete`"
+        why = f"the lock has no result; run `imgbuild lock {image.words} --complete`"
         return not_checked("lock.result", "expected result", why)
     inventories = {scan.inventory.diff_id: Digest.of(scan.inventory.dump()) for scan in scans}
     pinned = {row.diff_id: row.inventory for row in lock.result.layers}

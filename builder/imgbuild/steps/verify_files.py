@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 _SHOWN = 5
 
 
-def documents(view: View, lock: Lock) -> list[Finding]:
-    """Step 5: the embedded lock is the lock, and the receipt names exactly what the added layers hold."""
+def documents(view: View, lock: Lock, words: str) -> list[Finding]:
+    """Step 5: the embedded lock is the lock, and the receipt names exactly what the added layers hold.
+
+    `words` name the image on the command line.
+    """
     path = lock_path(lock.image)
     if lock.facts is None:
-        why = f"the lock has no facts; run `imgbuild lock {lock.image} --complete`"
+        why = f"the lock has no facts; run `imgbuild lock {words} --complete`"
         first = not_checked("embedded.lock", show(path), why)
     else:
         same = view.read(path) == lock.embedded(lock.facts)

@@ -91,12 +91,17 @@ def layers() -> list[list[Change]]:
 
 
 def write(
-    store: StagedStore, tag: str, *, changed: list[list[Change]] | None = None, architecture: str = "arm64"
+    store: StagedStore,
+    tag: str,
+    *,
+    changed: list[list[Change]] | None = None,
+    architecture: str = "arm64",
+    labels: dict[str, str] | None = None,
 ) -> Descriptor:
-    """A base in a store under its tag; `changed` are other layers."""
+    """A base in a store under its tag; `changed` are other layers, `labels` other ones."""
     settings = {
         "Env": ["PATH=/opt/sglang/bin:/usr/bin", "CUDA_HOME=/usr/local/cuda"],
-        "Labels": {"ai.sglang.build.commit": LABELS[tag]},
+        "Labels": {"ai.sglang.build.commit": LABELS[tag]} if labels is None else labels,
     }
     return write_image(store, layers() if changed is None else changed, tag, config=settings, architecture=architecture)
 

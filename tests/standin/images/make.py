@@ -22,7 +22,7 @@ def make(project: Path) -> dict[str, str]:
     folder = project / FOLDER
     make_folder(folder)
     pins = {}
-    texts = {"adapter": sources.ADAPTER, "sparkring": sources.patches(), "recipes": sources.RECIPES}
+    texts = {"adapter": sources.ADAPTER, "sparkring": sources.sparkring(), "recipes": sources.RECIPES}
     for name, files in texts.items():
         data, pins[name] = sources.bundle(files)
         write_file(folder / f"{name}.bundle", data)

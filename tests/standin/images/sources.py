@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import tempfile
 from pathlib import Path
 
@@ -124,6 +125,21 @@ def states() -> dict[str, list[str]]:
         if path in NEW:
             found[path][0] = "absent"
     return found
+
+
+def sparkring() -> dict[str, str]:
+    """The files of that repository: the patches, and what it says itself of the files that they touch."""
+    rows = [
+        {
+            "path": path,
+            "input_sha256": None if found[0] == "absent" else found[0].removeprefix("sha256:"),
+            "verify_overlay_sha256": found[1].removeprefix("sha256:"),
+            "output_sha256": found[-1].removeprefix("sha256:"),
+        }
+        for path, found in states().items()
+    ]
+    manifest = json.dumps({"schema_version": 1, "files": rows}, indent=2) + "\n"
+    return {**patches(), f"{PATCHES}/manifest.json": manifest}
 
 
 def nccl() -> bytes:

@@ -1,4 +1,4 @@
-"""One value of a TOML file is changed, and no byte besides."""
+"""Values and lists of a TOML file are changed, and no byte besides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from imgbuild.adapters.tomledit import Edit, edit_toml, value_at
+from imgbuild.adapters.tomledit import Edit, edit_lists, edit_toml, value_at
 from imgbuild.errors import DocumentError
 
 KEYS = ("sources", "a", "commit")
@@ -73,3 +73,56 @@ def test_what_is_not_there_or_no_TOML_or_would_be_moved_about_is_refused(raw: by
     with pytest.raises(DocumentError) as caught:
         edit_toml(raw, [Edit(keys=KEYS, value="y")], subject="locks/x.toml")
     assert caught.value.subject == "locks/x.toml"
+
+
+LISTS = b"""# of upstream
+"a/b.py" = [   # kept
+    "sha256:1",  # before
+    "sha256:2",
+]
+
+"c" = ["absent", "sha256:2"]  # kept\r
+"d" = ["absent", "sha256:2"]
+"e" = [
+  "x",
+  "y"
+]
+"""
+
+
+def test_texts_of_lists_change_where_they_stand_with_all_comments_kept() -> None:
+    after = edit_lists(LISTS, {"a/b.py": ["sha256:1", "sha256:3"], "d": ["absent", "s"]}, subject="s")
+    expected = LISTS.replace(b'"sha256:2",\n]', b'"sha256:3",\n]').replace(
+        b'"d" = ["absent", "sha256:2"]', b'"d" = ["absent", "s"]'
+    )
+    assert after == expected
+
+
+def test_lists_of_another_length_are_written_anew_as_they_were_laid_out() -> None:
+    after = edit_lists(LISTS, {"c": ["absent"], "e": ["x", 'ü"', "z"]}, subject="s")
+    assert b'"c" = ["absent"]  # kept\r\n' in after
+    assert '"e" = [\n    "x",\n    "ü\\"",\n    "z",\n]\n'.encode() in after
+    assert tomllib.loads(after.decode())["d"] == ["absent", "sha256:2"]
+
+
+def test_texts_that_change_places_do() -> None:
+    raw = b'a = ["1", "2", "3"]\n'
+    assert tomllib.loads(edit_lists(raw, {"a": ["2", "1", "3"]}, subject="s").decode()) == {"a": ["2", "1", "3"]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "lists"),
+    [
+        (LISTS, {"absent": ["x"]}),
+        (LISTS, {"a/b.py": ["one"]}),
+        (b"a = [", {"a": ["x"]}),
+        (b"\xff", {"a": ["x"]}),
+        (b"a = 5\n", {"a": ["x"]}),
+        (b'a.b = ["x"]\n', {"a": ["y"]}),
+    ],
+)
+def test_lists_that_cannot_be_changed_alone_are_left_to_the_author(raw: bytes, lists: dict[str, list[str]]) -> None:
+    with pytest.raises(DocumentError) as caught:
+        edit_lists(raw, lists, subject="states.toml")
+    assert caught.value.subject == "states.toml"
+    assert caught.value.hint == "change it by hand, and run `imgbuild lock IMAGE`"

@@ -45,12 +45,13 @@ def test_tags_of_the_store_are_offered(tiny: Tiny, monkeypatch: pytest.MonkeyPat
     assert offered("inventory", "--project", str(tiny.root), "") == []
 
 
-PINS = ["adapter", "base", "helper", "nccl", "nccl-wheel"]
+PINS = ["adapter", "base", "helper", "nccl", "nccl-wheel", "patch:1", "patch:2"]
 
 
 def test_the_pins_of_the_image_are_offered(tiny: Tiny) -> None:
     assert offered("lock", "tiny", "--update", "") == PINS
     assert offered("lock", "tiny", "--update", "base", "--update", "nccl") == ["nccl", "nccl-wheel"]
+    assert offered("lock", "tiny", "--update", "pa") == ["patch:1", "patch:2"]
     assert offered("lock", "--dry-run", "--project", str(tiny.root), "tiny", "--update", "h") == ["helper"]
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from imgbuild.content.hunkshown import LINES
+from imgbuild.content.hunkshown import LINES, missing_text
 from imgbuild.content.patch import apply_file, parse_patch
 from imgbuild.errors import FailedHunk, PatchError
 
@@ -105,4 +105,48 @@ def test_hostile_sizes_take_no_time() -> None:
     assert len(found.there) <= LINES
     long = failed(patch_of(["a" * 1_000_000, "b"], ["x"]), b"a" * 999_999 + b"\nb\n")
     assert all(len(line) <= 202 for line in (*long.lines, *long.there))
+    assert time.monotonic() - started < 20
+
+
+CODE = text([*OLD[:20], "def run():", "    limit = 64  # of requests", "    return limit", *OLD[20:]])
+
+
+def test_a_text_that_is_not_found_is_shown_beside_the_lines_that_have_most_of_it() -> None:
+    found = missing_text(b"def run():\n    limit = 48\n    return limit\n", CODE)
+    assert found.lines == ("-def run():", "-    limit = 48", "-    return limit")
+    assert found.at == 19
+    assert found.there == (
+        " line 19",
+        " line 20",
+        " def run():",
+        "!    limit = 64  # of requests",
+        "     return limit",
+        " line 21",
+        " line 22",
+    )
+
+
+@pytest.mark.parametrize("piece", [b"limit = 48", b"limit = 64  # of tokens", b"x = 64  # of requests"])
+def test_a_text_that_is_part_of_a_line_is_found_by_its_beginning_or_its_end(piece: bytes) -> None:
+    assert "!    limit = 64  # of requests" in missing_text(piece, CODE).there
+
+
+def test_of_a_text_that_is_nowhere_no_lines_are_shown() -> None:
+    for before in (b"", CODE, b"\n\n"):
+        found = missing_text(b"something else entirely\n\n", before)
+        assert (found.at, found.there) == (1, ())
+
+
+@given(st.binary(min_size=1, max_size=60), st.binary(max_size=200))
+def test_whatever_text_is_looked_for_what_is_shown_is_printable_and_few(find: bytes, before: bytes) -> None:
+    found = missing_text(find, before)
+    assert all(line.isprintable() for line in (*found.lines, *found.there))
+    assert len(found.there) <= LINES + 4
+    assert 1 <= found.at <= before.count(b"\n") + 1
+
+
+def test_hostile_texts_take_no_time_either() -> None:
+    started = time.monotonic()
+    missing_text(b"same line\n" * 5_000 + b"end", b"same line\n" * 400_000)
+    missing_text(b"a" * 100_000 + b"b\n" + b"ab" * 50_000, b"a" * 8_000_000 + b"\n" + b"ab" * 4_000_000)
     assert time.monotonic() - started < 20

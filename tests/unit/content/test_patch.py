@@ -599,16 +599,29 @@ def test_an_edit_replaces_all_declared_occurrences() -> None:
 @pytest.mark.parametrize(("count", "actual"), [(1, "3 times"), (2, "3 times"), (4, "3 times")])
 def test_P22_another_count_is_refused_with_both_counts(count: int, actual: str) -> None:
     error = edit_refusal(b"q\na a\na\n", b"a", b"b", count)
-    assert (error.expected, error.actual) == (f"{count} times", actual)
-    assert error.hint == "the first occurrence is at line 2"
+    assert (error.expected, error.actual) == (f"{count} time{'s' * (count != 1)}", actual)
+    assert error.hint == "it stands at line 2, 2, 3; see which are meant, and correct `count` or `find`"
+    assert error.hunk is None
 
 
-def test_P63_an_edit_that_finds_nothing_names_the_line_of_a_part() -> None:
+def test_P22_of_many_occurrences_the_first_lines_are_named() -> None:
+    hint = edit_refusal(b"a\n" * 12, b"a", b"b", 11).hint
+    assert hint is not None
+    assert hint.startswith("it stands at line 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more;")
+
+
+def test_P63_an_edit_that_finds_nothing_shows_its_text_beside_the_lines_that_have_a_part_of_it() -> None:
     error = edit_refusal(b"one\ntwo\n  timeout = 30\n", b"[net]\ntimeout = 30\n", b"")
     assert error.actual == "0 times"
-    assert error.hint == "a part of it stands at line 3: 'timeout = 30'"
-    assert edit_refusal(b"one\n", b"other", b"").hint is None
-    assert edit_refusal(b"one\n", b" \n ", b"").hint is None
+    assert error.hunk is not None
+    assert (error.hunk.number, error.hunk.header) == (None, None)
+    assert error.hunk.lines == ("-[net]", "-timeout = 30")
+    assert (error.hunk.at, error.hunk.there) == (1, (" one", "!two", "!  timeout = 30"))
+    for find in (b"other", b" \n "):
+        nothing = edit_refusal(b"one\n", find, b"")
+        assert nothing.hint is None
+        assert nothing.hunk is not None
+        assert nothing.hunk.there == ()
 
 
 def test_P63_an_edit_that_fails_by_line_endings_says_so() -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def plan_of(tiny: Tiny, lock: Lock | None = None) -> Plan:
     image = tiny.project().load("tiny")
     layers = tuple(
-        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known) for layer in image.layers
+        PlannedLayer(name=layer.name, definition=layer.definition, known=layer.known, patches={})
+        for layer in image.layers
     )
     lock = lock or tiny.lock()
     return make_plan(image.definition, layers, lock, inputs=lock.inputs_digest)
