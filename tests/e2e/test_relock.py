@@ -124,6 +124,20 @@ def test_C58_a_damaged_layer_is_made_anew_also_where_another_one_changed(
     assert execute(tiny, "verify", "tiny") == 0
 
 
+def test_C58_a_layer_that_another_build_has_staged_does_not_count_as_the_damaged_one_that_is_published(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(tiny, "build", "tiny") == 0
+    layer = next(row["digest"] for row in locked(tiny)["result"]["layers"] if row["name"] == "tiny-nccl")
+    path = blob(tiny, layer)
+    staged = tiny.store_path / ".imgbuild-staging" / path.relative_to(tiny.store_path)
+    staged.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, staged)
+    flip(path)
+    assert build(tiny, capsys)[0] == 0
+    assert digest_of(path) == layer
+
+
 def second_writer(tiny: Tiny) -> None:
     """A file of one layer that a later one replaces."""
     tiny.files |= {"tiny-adapter/files/both": b"first", "tiny-app/files/both": b"second"}

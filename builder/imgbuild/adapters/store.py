@@ -38,6 +38,11 @@ class Store(BlobFolder):
     def __init__(self, root: Path, *, ledger: Ledger) -> None:
         super().__init__(root, place="store", ledger=ledger)
 
+    @property
+    def published(self) -> Store:
+        """The layout as others see it."""
+        return self
+
     def create(self) -> None:
         """Make an empty layout where there is none; a folder with other things in it, or links, is refused."""
         self.refuse_links()
@@ -197,6 +202,12 @@ class StagedStore(Store):
         super().__init__(root, ledger=ledger)
         self._waiting = waiting
         self._staging = BlobFolder(root / _STAGING, place="store", ledger=ledger)
+        self._published = Store(root, ledger=ledger)
+
+    @property
+    def published(self) -> Store:
+        """The layout as others see it, which may be read without a session."""
+        return self._published
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:

@@ -75,18 +75,17 @@ def command(
     old = project.lock(image) if relock else project.require_lock(image)
     store = context.store
     assert isinstance(store, StagedStore)  # noqa: S101 - opened as one
-    # What is refused by these leaves no trace.
     files = parse_given(inputs.definition, given)
-    destination = _destination(context, push, tags, inputs, dry_run=dry_run)
-    places = _outputs(outputs, inputs)
-    take_given(context, files)
     stated = None if old is None else old.result
-    with (
-        _docker(wanted=load and not dry_run) as engine,
-        store.session(),
-        KnownLayers(context, stated, blobs=True) as known,
-    ):
-        # Large layers are hashed while the rest of the program is loaded.
+    # Large layers are hashed while most of the program is loaded.
+    with contextlib.ExitStack() as stack:
+        known = stack.enter_context(KnownLayers(context, stated, blobs=True))
+        # What is refused by these leaves no trace.
+        destination = _destination(context, push, tags, inputs, dry_run=dry_run)
+        places = _outputs(outputs, inputs)
+        take_given(context, files)
+        engine = stack.enter_context(_docker(wanted=load and not dry_run))
+        stack.enter_context(store.session())
         from imgbuild.steps.build import build  # noqa: PLC0415
 
         lock, making = _lock(project, context, inputs, old) if old is None or relock else (old, None)

@@ -26,7 +26,8 @@ class KnownLayers:
     """What is known of the layers that a lock expects. A context: blobs are hashed in a thread from its beginning on.
 
     That takes as long as all else does where little has changed, so nobody waits for it: a layer is taken for whole
-    until it is known to be damaged. Ask `all_whole` in the end, and if it says no, begin again.
+    until it is known to be damaged. Ask `all_whole` in the end, and if it says no, begin again. It may be entered
+    before the store's session: what another build has not published yet is not looked at.
     """
 
     def __init__(self, context: Context, stated: Result | None, *, blobs: bool) -> None:
@@ -38,6 +39,7 @@ class KnownLayers:
             blobs: whether a layer must be in the store, whole; else it is enough that its inventory is known.
         """
         self._context = context
+        self._store = context.store.published
         self._expected = {} if stated is None else {row.name: row for row in stated.layers}
         self._blobs = blobs
         self._crew = Crew(context, 1)
@@ -48,7 +50,7 @@ class KnownLayers:
     def __enter__(self) -> Self:
         self._crew.__enter__()
         for row in self._expected.values() if self._blobs else ():
-            if self._context.store.has(row.digest, row.size):
+            if self._store.has(row.digest, row.size):
                 self._whole[row.digest] = self._crew.submit(self._is_whole, row)
         return self
 
@@ -71,7 +73,7 @@ class KnownLayers:
             return result
         whole = self._whole.get(row.digest)
         # Another process may have removed it since.
-        if whole is None or not self._context.store.has(row.digest, row.size):
+        if whole is None or not self._store.has(row.digest, row.size):
             return None
         # What has to be read for want of its inventory must be whole before that.
         if (whole.done() or self.inventory(name, result) is None) and not whole.result():
@@ -108,7 +110,7 @@ class KnownLayers:
         subject = f"layer {row.digest}"
         try:
             # A damaged copy stays where it is: the layer is written anew, and publishing replaces it (case C58).
-            with self._context.store.open(row.digest, subject=subject) as stream:
+            with self._store.open(row.digest, subject=subject) as stream:
                 VerifiedReader(stream, row.digest, row.size, subject=subject).drain(self._watched.advance)
         except (IntegrityError, MissingError):
             return False
