@@ -85,10 +85,13 @@ class OfPatch:
     Attributes:
         hunk: the first one that does not fit, if it is one that does not; or the text that an edit does not find.
         file: the file of the image.
+        changed: where the base is another one than the lock's: all files that steps touch and that it has otherwise,
+            each with the first step that touches it.
     """
 
     hunk: FailedHunk | None = None
     file: PatchedFile | None = None
+    changed: tuple[PatchedFile, ...] = ()
 
 
 class ImgbuildError(Exception):

@@ -40,6 +40,12 @@ def another_base(tiny: Tiny, tag: str, more: dict[str, bytes], **labels: str) ->
     return write_image(store, [*base_layers(), files(more)], tag, config=settings)
 
 
+def changed(mover: Mover, step: str, path: str, now: bytes) -> dict[str, str]:
+    rows = json.loads(mover.lock.read_bytes())["pins"]["files"]
+    recorded = next(row["states"][0] for row in rows if (row["step"], row["path"]) == (step, path))
+    return {"path": path, "step": step, "recorded": recorded, "found": str(Digest.of(now))}
+
+
 def distribution(name: str, version: str) -> dict[str, bytes]:
     info = f"{SITE}/{name}-{version}.dist-info"
     return {f"{info}/METADATA": f"Name: {name}\nVersion: {version}\n".encode(), f"{info}/RECORD": b""}
@@ -115,7 +121,8 @@ def test_a_move_that_breaks_a_patch_writes_nothing_and_shows_the_hunk(mover: Mov
     recorded = next(
         row["states"][0] for row in json.loads(mover.lock.read_bytes())["pins"]["files"] if row["step"] == "tiny-app/1"
     )
-    new = another_base(mover.tiny, "newer", {"srv/app/auth.py": BROKEN})
+    more = {"srv/app/auth.py": BROKEN, "srv/app/server.py": SERVER, "opt/unused/file": b"2", "usr/lib/other": b"x"}
+    new = another_base(mover.tiny, "newer", more)
     error = mover.refused("--update", "base", "--to", str(new.digest))
     assert error["code"] == "PATCH_REFUSED"
     assert error["patch"] == {
@@ -130,13 +137,20 @@ def test_a_move_that_breaks_a_patch_writes_nothing_and_shows_the_hunk(mover: Mov
             "at": 4,
             "there": [" def check(key):", "!    return key == 'A'"],
         },
+        "changed": [
+            changed(mover, "tiny-app/1", "/srv/app/auth.py", BROKEN),
+            changed(mover, "tiny-app/2", "/srv/app/server.py", SERVER),
+        ],
     }
     code, _, err = mover.run("--update", "base", "--to", str(new.digest))
     assert code == 3
     assert f"\n  file /srv/app/auth.py  (tiny-app/1)\n      is now    {Digest.of(BROKEN)}\n" in err
     assert f"      lock has  {recorded}\n  hunk 1  @@ -1,2 +1,2 @@\n       def check(key):\n      -    return" in err
     assert "  there, from line 4 (! is not what the hunk expects)\n       def check(key):\n      !    return" in err
-    assert err.splitlines()[-1].startswith("  hint: ")
+    *_, heading, row, hint = err.splitlines()
+    assert heading == "  the base has 1 more file otherwise that steps touch"
+    assert row == "      /srv/app/server.py  (tiny-app/2)"
+    assert hint.startswith("  hint: ")
 
 
 def test_a_move_that_breaks_an_edit_writes_nothing_and_shows_the_text_and_what_is_nearest(mover: Mover) -> None:
@@ -153,6 +167,7 @@ def test_a_move_that_breaks_an_edit_writes_nothing_and_shows_the_text_and_what_i
         "recorded": recorded,
         "found": str(Digest.of(server)),
         "hunk": {"lines": ["-LIMIT = 48"], "at": 1, "there": [" import os", " ", "!LIMIT = 64", " ", " "]},
+        "changed": [changed(mover, "tiny-app/2", "/srv/app/server.py", server)],
     }
     code, _, err = mover.run("--update", "base", "--to", str(new.digest))
     assert code == 3

@@ -13,11 +13,13 @@ from imgbuild.model.decode import builtins
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from imgbuild.errors import ImgbuildError
+    from imgbuild.errors import FailedHunk, ImgbuildError
     from imgbuild.ledger import Ledger
     from imgbuild.model.identity import Finding, Report
 
 _COLOURS = {"match": "green", "differs": "red", "not-checked": "yellow"}
+_CHANGED = 20
+"""files that are named besides the one that a patch does not fit; --json has them all."""
 
 
 class Output:
@@ -168,18 +170,29 @@ def report_error(error: ImgbuildError, *, as_json: bool) -> int:
 
 
 def _patch_lines(error: ImgbuildError) -> list[str]:
-    """The file that a patch or an edit does not fit, and the hunk, or the text, beside what is there."""
+    """The file that a patch or an edit does not fit, the hunk or text beside what is there, and what else has moved."""
     from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
 
     if not isinstance(error, OfPatch):
         return []
-    file, hunk, lines = error.file, error.hunk, []
+    file, lines = error.file, []
     if file is not None:
         lines = [f"  file {file.path}  ({file.step})", f"      is now    {file.found}"]
         if file.recorded is not None:
             lines.append(f"      lock has  {file.recorded}{' (the same)' if file.recorded == file.found else ''}")
-    if hunk is None:
-        return lines
+    if error.hunk is not None:
+        lines += _hunk_lines(error.hunk)
+    others = [one for one in error.changed if file is None or (one.path, one.step) != (file.path, file.step)]
+    if others:
+        more = "1 more file" if len(others) == 1 else f"{len(others)} more files"
+        lines.append(f"  the base has {more} otherwise that steps touch")
+        lines += [f"      {one.path}  ({one.step})" for one in others[:_CHANGED]]
+        lines += [f"      and {len(others) - _CHANGED} more"] if len(others) > _CHANGED else []
+    return lines
+
+
+def _hunk_lines(hunk: FailedHunk) -> list[str]:
+    lines = []
     if hunk.number is None:
         lines += ["  text to find", *(f"      {line}" for line in hunk.lines)]
         lines.append(f"  nearest to it, from line {hunk.at} (! is not in that text)")

@@ -43,14 +43,27 @@ class HunkBody(Document, frozen=True, kw_only=True):
     there: list[str]
 
 
+class ChangedFileBody(Document, frozen=True, kw_only=True):
+    """A file that a step touches first, which a moved base has otherwise than the lock's."""
+
+    path: str
+    step: str
+    recorded: str
+    found: str
+
+
 class PatchBody(Document, frozen=True, kw_only=True):
-    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it."""
+    """What a patch or an edit does not fit: a file of the image, as a step found it and as the lock has it.
+
+    `changed` are all files that steps touch and that a moved base has otherwise, this one too if it is one of them.
+    """
 
     path: str | None = None
     step: str | None = None
     recorded: str | None = None
     found: str | None = None
     hunk: HunkBody | None = None
+    changed: list[ChangedFileBody]
 
 
 class ErrorBody(Document, frozen=True, kw_only=True):
@@ -338,7 +351,7 @@ def error_body(error: ImgbuildError) -> ErrorBody:
 def _patch(error: ImgbuildError) -> PatchBody | None:
     from imgbuild.errors import OfPatch  # noqa: PLC0415 - keeps --help fast
 
-    if not isinstance(error, OfPatch) or (error.file is None and error.hunk is None):
+    if not isinstance(error, OfPatch) or (error.file is None and error.hunk is None and not error.changed):
         return None
     file, hunk = error.file, error.hunk
     return PatchBody(
@@ -351,6 +364,10 @@ def _patch(error: ImgbuildError) -> PatchBody | None:
         else HunkBody(
             number=hunk.number, header=hunk.header, lines=list(hunk.lines), at=hunk.at, there=list(hunk.there)
         ),
+        changed=[
+            ChangedFileBody(path=one.path, step=one.step, recorded=one.recorded or "", found=one.found)
+            for one in error.changed
+        ],
     )
 
 

@@ -17,6 +17,7 @@ from imgbuild.errors import (
     AvailabilityError,
     DocumentError,
     FactMismatchError,
+    ImgbuildError,
     LockStaleError,
     PatchedFile,
     PatchError,
@@ -216,7 +217,20 @@ def _assembled(context: Context, image: ImageInput, draft: Lock, old: Lock | Non
     except (FactMismatchError, PatchError, StepError) as error:
         if error.file is not None and old is not None:
             error.file = _recorded(error.file, old)
+        if derive and old is not None:
+            error.changed = _moved_preimages(context, draft, old)
         raise
+
+
+def _moved_preimages(context: Context, draft: Lock, old: Lock) -> tuple[PatchedFile, ...]:
+    """All files that steps touch and a moved base has otherwise: whoever mends one patch sees what else awaits him."""
+    from imgbuild.steps.moved_base import moved_preimages  # noqa: PLC0415 - imported when used
+
+    try:
+        return moved_preimages(context, draft, old)
+    except ImgbuildError as error:
+        context.progress.note(f"what else the base has otherwise is not known: {error}")
+        return ()
 
 
 def _recorded(file: PatchedFile, old: Lock) -> PatchedFile:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from imgbuild.errors import ImgbuildError, MissingError
+from imgbuild.errors import ImgbuildError, MissingError, PatchedFile
+from imgbuild.model.lockfile import ABSENT
 from imgbuild.model.oci import Descriptor
 from imgbuild.steps.base import open_base, read_config
 from imgbuild.steps.moved_git import RAISED
+from imgbuild.steps.workspace import state_of
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
@@ -107,6 +109,28 @@ def differences(old: Mapping[str, str], new: Mapping[str, str]) -> Differences:
         for name in names[:ROWS]
     )
     return Differences(count=len(names), first=rows)
+
+
+def moved_preimages(context: Context, new: Lock, old: Lock) -> tuple[PatchedFile, ...]:
+    """The same where steps did not come to an end: files that they touch, as the base of `new` has them.
+
+    Each stands with the first step that touches it. None where the base is the same; a path of which the old lock does
+    not say what the base had (a step before had put it there) is left out. Raises as `open_base`.
+    """
+    pin, facts = new.pins.base, old.facts
+    if facts is None or pin.manifest == old.pins.base.manifest:
+        return ()
+    tree = open_base(context.based_on(pin.reference), pin, platform=new.platform, facts=new.facts).tree()
+    known = {file.path for file in facts.touched}
+    first = {row.path: row for row in reversed(old.pins.files)}
+    found = []
+    for row in old.pins.files:
+        recorded = row.states[0]
+        if first[row.path] is row and (recorded == ABSENT or row.path in known):
+            state = state_of(tree.get(row.path.encode()[1:]))
+            if state != recorded:
+                found.append(PatchedFile(path=row.path, step=row.step, found=state, recorded=recorded))
+    return tuple(found)
 
 
 def preimage_changes(old: Lock, new: Lock) -> tuple[PreimageChange, ...]:

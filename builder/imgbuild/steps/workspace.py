@@ -209,13 +209,9 @@ class Workspace:
     def state(self, path: bytes) -> str:
         """The state of a path as the lock writes it."""
         node = self.tree.get(path)
-        if node is None:
-            return ABSENT
-        if node.type == "symlink":
-            return f"link:{show(node.link)[1:]}"
-        if node.sha256 is None:
+        if node is not None and node.type != "symlink" and node.sha256 is None:
             raise StepError(f"path {show(path)}", f"is a {node.type}", expected="a regular file")
-        return f"sha256:{node.sha256}"
+        return state_of(node)
 
     def expect(self, step: str, path: bytes, states: tuple[str, ...], *, final: bool = False) -> None:
         """Compare states with the lock's as far as they are known; with `final`, record them."""
@@ -350,6 +346,15 @@ class Workspace:
                 return elf_record(read_elf(stream, subject=subject)), None  # type: ignore[arg-type]
             except ArchiveError as error:
                 return None, error.problem
+
+
+def state_of(node: Node | None) -> str:
+    """The state of a path as the lock writes it; of what is neither file nor link, which no lock has, its type."""
+    if node is None:
+        return ABSENT
+    if node.type == "symlink":
+        return f"link:{show(node.link)[1:]}"
+    return node.type if node.sha256 is None else f"sha256:{node.sha256}"
 
 
 def _unexpected(step: str, path: str, states: tuple[str, ...], wanted: tuple[str, ...] | None) -> FactMismatchError:
