@@ -154,7 +154,8 @@ def show_moved(output: Output, ledger: Ledger) -> None:
 def report_error(error: ImgbuildError, *, as_json: bool) -> int:
     """Print an error; returns its exit code."""
     if as_json:
-        from imgbuild.cli.results import TOOL, ErrorDocument, error_body  # noqa: PLC0415
+        from imgbuild.cli.results import TOOL  # noqa: PLC0415
+        from imgbuild.cli.results_error import ErrorDocument, error_body  # noqa: PLC0415
 
         document = ErrorDocument(schema="imgbuild/error/v1", tool=TOOL, error=error_body(error))
         click.echo(jsontext.dumps(builtins(document)), nl=False)

@@ -10,7 +10,7 @@ from importlib.resources import files
 _DOCUMENTS = {
     "build-result": ("imgbuild.cli.results", "BuildDocument"),
     "check-result": ("imgbuild.cli.results", "CheckDocument"),
-    "error": ("imgbuild.cli.results", "ErrorDocument"),
+    "error": ("imgbuild.cli.results_error", "ErrorDocument"),
     "explain-result": ("imgbuild.cli.results_explain", "ExplainDocument"),
     "image": ("imgbuild.model.image", "ImageDefinition"),
     "inventory-result": ("imgbuild.cli.results", "InventoryDocument"),
