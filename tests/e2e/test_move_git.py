@@ -214,7 +214,8 @@ def test_a_pin_of_the_image_that_is_extended_is_not_moved_from_here(mover: Mover
     assert mover.both() == tiny
 
 
-def test_a_pin_of_a_document_of_stand_ins_is_not_moved_from_here(mover: Mover) -> None:
+def test_a_pin_of_a_document_of_stand_ins_is_not_moved_from_here(mover: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mover.tiny.root)
     new = commit(mover.tiny, "second", {"lib/mod.py": "X = 2\n"})
     folder = mover.tiny.root / "stand-ins"
     folder.mkdir()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from imgbuild.adapters.durable import write_file
 from imgbuild.cli import run
 from imgbuild.digest import Digest
+from imgbuild.errors import StorageError
 
+from tests.support.made import files
 from tests.support.moving import Mover, commit
 from tests.support.patched import patches_of_a_commit
 from tests.support.tiny import FIRST_PATCH, SECOND_PATCH
@@ -163,6 +166,50 @@ def test_a_patch_that_touches_a_file_that_the_step_does_not_list_moves_nothing(o
 def test_the_same_file_moves_nothing(own: Mover, tmp_path: Path) -> None:
     code, out, _ = own.run("--update", "patch:2", "--to", written(tmp_path, SECOND_PATCH))
     assert (code, out.splitlines()[0]) == (0, "patch:2: stays what it was")
+
+
+def test_files_that_were_taken_back_are_written_again_though_the_lock_is_right_already(
+    own: Mover, tmp_path: Path
+) -> None:
+    new = written(tmp_path, MORE)
+    own.result("--update", "patch:2", "--to", new)
+    after = repository_files(own)
+    (own.tiny.root / PATCH).write_text(SECOND_PATCH)
+    assert own.result("--update", "patch:2", "--to", new, "--dry-run")["status"] == "would-write"
+    assert own.result("--update", "patch:2", "--to", new)["status"] == "written"
+    assert repository_files(own) == after
+    assert own.run("--check")[0] == 0
+
+
+def test_a_patch_that_another_layer_has_by_a_link_is_refused(own: Mover, tmp_path: Path) -> None:
+    other = own.tiny.root / "layers/tiny-app/patches/linked.patch"
+    other.symlink_to("2.patch")
+    layer = own.tiny.root / "layers/tiny-app/layer.toml"
+    layer.write_text(
+        layer.read_text() + '\n[[step]]\nkind = "file"\nsource = "patches/linked.patch"\npath = "/opt/linked"\n'
+    )
+    own.result()
+    before = repository_files(own)
+    error = own.refused("--update", "patch:2", "--to", written(tmp_path, MORE))
+    assert (error["exit_code"], error["subject"], error["actual"]) == (
+        2,
+        PATCH,
+        "layers/tiny-app/patches/linked.patch",
+    )
+    assert repository_files(own) == before
+
+
+def test_the_patch_of_a_real_layer_is_not_changed_for_stand_ins(own: Mover, tmp_path: Path) -> None:
+    folder = own.tiny.root / "stand-ins"
+    folder.mkdir()
+    (folder / "tiny.toml").write_text(
+        'schema = "imgbuild/stand-in/v1"\n[base]\nreference = "localhost/test/base"\ntag = "base"\n'
+    )
+    own.result("--stand-in", str(folder))
+    before = repository_files(own)
+    error = own.refused("--update", "patch:2", "--to", written(tmp_path, MORE), "--stand-in", str(folder))
+    assert (error["exit_code"], error["problem"]) == (2, f"is {PATCH}, a file of the real layer")
+    assert repository_files(own) == before
 
 
 def test_names_and_files_that_make_no_sense_are_refused(own: Mover, tmp_path: Path) -> None:
@@ -329,6 +376,83 @@ def test_states_that_do_not_follow_from_the_patch_still_have_to_hold(of_commit: 
         assert (error["code"], what in error["problem"]) == ("FACT_MISMATCH", True)
         assert (error["expected"], error["actual"]) == (f"sha256:{'0' * 64}", state)
         assert path.read_bytes() == wrong
+
+
+def test_a_state_that_is_wrong_is_not_written_over_where_no_patch_moves(of_commit: Mover) -> None:
+    path = named(of_commit)
+    path.write_text(path.read_text().replace(states(of_commit, "/srv/app/keys.py")[-1], f"sha256:{'0' * 64}"))
+    wrong = path.read_bytes()
+    for words in ((), ("--to", of_commit.pin("adapter")["commit"])):
+        error = of_commit.refused("--update", "patch:2", *words)
+        assert (error["code"], error["expected"]) == ("FACT_MISMATCH", f"sha256:{'0' * 64}")
+    assert path.read_bytes() == wrong
+
+
+def test_a_move_that_was_interrupted_is_ended_by_the_same_command(
+    of_commit: Mover, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    count = 0
+
+    def full(path: Path, data: bytes, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise StorageError(str(path), "cannot be written: No space left on device")
+        write_file(path, data, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("imgbuild.steps.move.write_file", full)
+        code, _, err = of_commit.run("--update", "patch:2", "--to", new)
+    assert code == 5
+    assert "then run the same command again: locks/tiny.toml is written already\n" in err
+    assert of_commit.run("--check")[0] == 1
+    assert of_commit.result("--update", "patch:2", "--to", new)["status"] == "written"
+    assert of_commit.run("--check")[0] == 0
+    builds(of_commit, capsys)
+
+
+def test_a_commit_that_the_definition_has_and_the_lock_has_not_is_locked_first(of_commit: Mover) -> None:
+    old = of_commit.pin("adapter")["commit"]
+    new = commit(of_commit.tiny, "two things", {"patches/2.patch": MORE, "boot.py": "#!/bin/sh\n"})
+    of_commit.definition.write_text(of_commit.definition.read_text().replace(old, new))
+    before = repository_files(of_commit)
+    error = of_commit.refused("--update", "patch:2", "--to", old)
+    assert (error["exit_code"], error["expected"], error["actual"]) == (2, new, old)
+    assert "`imgbuild lock tiny` first" in error["hint"]
+    assert repository_files(of_commit) == before
+
+
+@pytest.mark.parametrize("value", ["", "/tmp/new.patch", "../new.patch"])
+def test_what_is_no_commit_of_the_patchs_source_is_refused_as_a_word_on_the_command_line(
+    of_commit: Mover, value: str
+) -> None:
+    error = of_commit.refused("--update", "patch:2", "--to", value)
+    assert (error["exit_code"], error["subject"]) == (2, f"--to {value}")
+    assert "source adapter is a git repository: give a commit, branch or tag of it" in error["hint"]
+
+
+def test_a_commit_without_the_patch_names_the_patch_and_the_commit(of_commit: Mover) -> None:
+    new = commit(of_commit.tiny, "renamed", {"patches/second.patch": MORE, "patches/2.patch": None})
+    error = of_commit.refused("--update", "patch:2")
+    assert (error["subject"], error["where"]) == ("patch adapter/patches/2.patch", f"commit {new}")
+    assert "change `stages` of its step" in error["hint"]
+
+
+def test_states_of_a_path_through_a_link_are_said_to_be_for_the_hand(of_commit: Mover) -> None:
+    tiny = of_commit.tiny
+    tiny.base = [*tiny.base, files({}, links={"lnk": "srv"})]
+    for step in tiny.layers["tiny-app"]:
+        if step["kind"] == "patch":
+            step["root"] = "/lnk"
+    tiny.write()
+    of_commit.result("--update", "base")
+    commit(tiny, "another text", {"patches/2.patch": MORE})
+    before = repository_files(of_commit)
+    error = of_commit.refused("--update", "patch:2")
+    assert "under another path, so its states cannot be moved" in error["problem"]
+    assert "/lnk/app/" in error["problem"]
+    assert repository_files(of_commit) == before
 
 
 def test_a_source_and_a_patch_of_it_are_not_moved_at_once(of_commit: Mover) -> None:

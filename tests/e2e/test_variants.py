@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,8 +128,13 @@ def test_what_is_made_with_stand_ins_says_so_and_has_a_lock_of_its_own(
 
 
 def test_commands_that_are_proposed_name_the_folder_of_the_stand_ins(
-    tiny: Tiny, go: Callable[..., tuple[int, Any]], capsys: pytest.CaptureFixture[str], stand_in: str
+    tiny: Tiny,
+    go: Callable[..., tuple[int, Any]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    stand_in: str,
 ) -> None:
+    monkeypatch.chdir(tiny.root)
     lock, again = tiny.root / "stand-ins/tiny.lock.json", "`imgbuild lock tiny --stand-in stand-ins`"
 
     def printed(verb: str, *words: str) -> str:
@@ -155,6 +163,24 @@ def test_commands_that_are_proposed_name_the_folder_of_the_stand_ins(
     assert complete in printed("build", "--offline")
     commit_again(tiny, lambda folder: (folder / "boot.py").write_text("other\n"), amend=True)
     assert "`imgbuild lock tiny --stand-in stand-ins --update adapter`" in printed("check")
+
+
+def test_a_proposed_command_does_what_it_says_where_it_is_typed(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, stand_in: str
+) -> None:
+    tiny.wheel_folder()
+    only_own_wheels(tiny.root, monkeypatch)
+    folder = Path(stand_in).rename(tiny.root / "stand ins")
+    cache = ["--cache", str(tiny.cache_path)]
+    for place, shown in ((tiny.root, "'stand ins'"), (tiny.root / "layers/tiny-app", "'../../stand ins'")):
+        monkeypatch.chdir(place)
+        (folder / "tiny.lock.json").unlink(missing_ok=True)
+        assert run(["build", "tiny", "--stand-in", os.path.relpath(folder), *cache]) == 3
+        err = capsys.readouterr().err
+        assert f"`imgbuild lock tiny --stand-in {shown}`" in err
+        words = shlex.split(err.rpartition("`imgbuild ")[2].partition("`")[0])
+        assert run([*words, *cache]) == 0, capsys.readouterr().err
+        assert (folder / "tiny.lock.json").is_file()
 
 
 def dumped(value: dict[str, Any]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import tomllib
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class ImageInput:
     @property
     def words(self) -> str:
         """What names this image on the command line."""
-        return _words(self.definition.name, self.stand_in)
+        return _words(self.definition.name, None if self.stand_in is None else self.root / self.stand_in)
 
     @property
     def inputs_digest(self) -> Digest:
@@ -242,7 +243,7 @@ class Project:
 
     def words(self, image: str) -> str:
         """What names an image on the command line: with the folder of the stand-ins, where there is one."""
-        return _words(image, None if self.stand_in is None else str(self.stand_in.relative_to(self.root)))
+        return _words(image, self.stand_in)
 
     def _check_layers(self, definition: ImageDefinition) -> None:
         """Refuse layers that have no folder, before the first of them is read."""
@@ -301,8 +302,9 @@ class Project:
             raise InputError(str(shown), f"cannot be read: {error.strerror}", where=str(self.root)) from error
 
 
-def _words(image: str, stand_in: str | None) -> str:
-    return image if stand_in is None else f"{image} --stand-in {shlex.quote(stand_in)}"
+def _words(image: str, stand_in: Path | None) -> str:
+    # Options name files from the working directory on, so that is what can be typed there.
+    return image if stand_in is None else f"{image} --stand-in {shlex.quote(os.path.relpath(stand_in))}"
 
 
 def _check_whole(raw: bytes, subject: str) -> None:

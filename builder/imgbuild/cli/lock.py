@@ -121,14 +121,15 @@ def _update(
     outcome = make_lock(context, move.image, old, update=move.update, start=move.start)
     patches = moved_patches(context, inputs, move.image, old, outcome.lock)
     body = moved_pin_body(move, compare_pins(context, old, outcome.lock), patches)
-    status = _status(outcome, dry_run=dry_run)
+    status = _status(outcome, dry_run=dry_run, files=bool(move.files))
     if status == "written":
         write_move(project.root, project.lock_path(image), move.files, outcome.lock)
     _show(settings, context, project, image, outcome, status, None, body)
 
 
-def _status(outcome: LockOutcome, *, dry_run: bool) -> Status:
-    return "current" if not outcome.changes else "would-write" if dry_run else "written"
+def _status(outcome: LockOutcome, *, dry_run: bool, files: bool = False) -> Status:
+    """What becomes of the lock, and of other `files` that change with it: the lock may be what it will be already."""
+    return "current" if not (outcome.changes or files) else "would-write" if dry_run else "written"
 
 
 def look(inputs: ImageInput, lock: Lock | None) -> tuple[Status, str | None]:

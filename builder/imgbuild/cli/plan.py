@@ -112,7 +112,7 @@ def _show(output: Output, plan: Plan, inputs: ImageInput) -> None:
 def _show_base(output: Output, plan: Plan) -> None:
     output.line(_title(plan), bold=True)
     output.line(plan.title)
-    output.line(f"on {plan.base}@{plan.base_manifest or 'not pinned yet'}")
+    output.line(f"on {plan.base}@{plan.base_manifest}" if plan.base_manifest else f"on {plan.base}, not pinned yet")
     if plan.base_config is not None:
         output.line(f"  whose config is {plan.base_config}")
     if plan.base_tag is not None:
@@ -156,7 +156,8 @@ def _show_step(output: Output, step: PlanStep) -> None:
         output.line(f"      {step.parameters['toolchain']} is {step.toolchain}")
     for patch in step.patches:
         output.line(f"      patch {patch.name}: {patch.stage}")
-        output.line(f"        {patch.digest or 'its digest not looked up yet'}")
+        if patch.digest is not None:
+            output.line(f"        {patch.digest}")
     shown = {name: value for name, value in step.parameters.items() if output.verbose or name not in _SAID}
     _show_parameters(output, shown, "      ")
     for file in step.files:

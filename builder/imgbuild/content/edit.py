@@ -94,8 +94,7 @@ def _times(count: int) -> str:
 def _hint(before: bytes, find: bytes, found: int) -> str | None:
     if found:
         return f"it stands at line {_places(before, find, found)}; see which are meant, and correct `count` or `find`"
-    windows = find.replace(b"\r\n", b"\n")
-    if windows in before or windows.replace(b"\n", b"\r\n") in before:
+    if find.replace(b"\r\n", b"\n") in before.replace(b"\r\n", b"\n"):
         return "the text occurs with other line endings (CRLF or LF)"
     return None
 

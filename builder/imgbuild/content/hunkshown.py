@@ -125,6 +125,8 @@ def _nearest(old: list[bytes], text: bytes, first: int) -> int:
     """The byte of the line from which on most of the old lines stand; of equal ones `first`, the byte of a line."""
     places = [first]
     telling = [(index, line) for index, line in enumerate(old) if len(line.strip()) >= _TELLING]
+    # Of a text that has short lines only, those have to do.
+    telling = telling or [(index, line) for index, line in enumerate(old) if line.strip()]
     for index, line in telling[:_PROBES]:
         at = -1
         for _ in range(_PLACES):

@@ -44,12 +44,15 @@ from imgbuild.model.lockfile import (
     LockedToolchain,
     LockedUrl,
 )
+from imgbuild.text import without_credentials
 
 if TYPE_CHECKING:
     from imgbuild.model.image import ImageDefinition, Source
     from imgbuild.model.lockfile import Lock
 
 SCHEMA = "imgbuild/plan/v1"
+_SHOWN = 40
+"""characters of a text that an edit replaces, in the sentence about it."""
 
 
 class PlanFile(Document, frozen=True, kw_only=True):
@@ -221,7 +224,7 @@ def _origin(name: str, source: Source) -> str:
     match source:
         case GitSource():
             watched = f"; watches {', '.join(source.evidence)}" if source.evidence else ""
-            return f"{source.repository}, {source.licence}{watched}"
+            return f"{without_credentials(source.repository)}, {source.licence}{watched}"
         case WheelSource():
             return f"{source.name} {source.version}, from the index of pip"
         case ToolchainSource():
@@ -237,7 +240,7 @@ def _origin_of_file(name: str, source: MemberSource | FileSource | UrlSource | I
         case FileSource():
             return f"a file of the operator's, given by --source {name}=FILE"
         case UrlSource():
-            return source.url
+            return without_credentials(source.url)
         case ImageMemberSource():
             return f"{source.path} in {source.image}"
 
@@ -329,7 +332,8 @@ def _sentence(step: Step) -> str:
         case Patch():
             return f"patches {_count(step.files, 'file')} below {step.root} in {_count(step.stages, 'stage')}"
         case Edit():
-            return f"replaces a text that occurs {step.count} time{'' if step.count == 1 else 's'} in {step.path}"
+            times = f"which occurs {step.count} time{'' if step.count == 1 else 's'}"
+            return f"replaces {_beginning(step.find)!r} in {step.path}, {times}"
         case Replace():
             return f"swaps {step.path} of {step.distribution} in place"
         case _:
@@ -343,9 +347,15 @@ def _sentence_of_files(step: Wheel | Compile | File | Remove) -> str:
         case Compile():
             return f"compiles {', '.join(step.sources)} to {step.path}"
         case File():
-            return f"{'replaces' if step.replaces else 'adds'} {step.path}"
+            return f"{'replaces' if step.replaces else 'adds'} {step.path}, our {step.source}"
         case Remove():
             return f"removes {', '.join(step.paths)}"
+
+
+def _beginning(text: str) -> str:
+    """What tells one text from another: its first line that says something."""
+    line = next((line.strip() for line in text.split("\n") if line.strip()), text)
+    return line if len(line) <= _SHOWN and text.strip() == line else f"{line[:_SHOWN]}…"
 
 
 def _count(items: list[str], noun: str) -> str:

@@ -6,6 +6,7 @@ the definition has it; else the tag or ref that it follows; else only the lock. 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 from imgbuild.adapters.durable import storage_errors, write_file
 from imgbuild.adapters.tomledit import Edit, edit_toml, value_at
 from imgbuild.digest import Digest
-from imgbuild.errors import DocumentError, InputError, MissingError, UsageError
+from imgbuild.errors import DocumentError, InputError, MissingError, StorageError, UsageError
 from imgbuild.model.image import FileSource, GitSource, MemberSource, ToolchainSource, WheelSource
 from imgbuild.model.reference import Reference, check_tag
 from imgbuild.steps.basepin import resolve_base
@@ -29,6 +30,8 @@ from imgbuild.steps.target import EditedFile, Target, git_target
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from imgbuild.adapters.project import Definition, ImageInput, Project
     from imgbuild.model.image import ImageDefinition, Source
     from imgbuild.model.lockfile import Lock, LockedBase
@@ -46,6 +49,7 @@ class Move:
         image: what the repository says then.
         start: the lock with those pins that are known already, to make the new one from.
         update: names of pins that are still to be resolved.
+        patches: names of those whose bytes are others then.
     """
 
     names: tuple[str, ...]
@@ -54,6 +58,7 @@ class Move:
     image: ImageInput
     start: Lock
     update: frozenset[str]
+    patches: frozenset[str]
 
     @property
     def definition(self) -> str | None:
@@ -86,6 +91,7 @@ def move_pins(
     edits = tuple(edit for target in targets.values() for edit in target.edits)
     file, before = _edited(project, image.definition.name, targets)
     own = [target.file for target in targets.values() if target.file is not None]
+    _refuse_shared(project, image, own)
     files = (*([file] if file is not None else []), *own)
     known = {name for name, target in targets.items() if target.base is not None or target.source is not None}
     edited = {name for name, target in targets.items() if target.edits}
@@ -96,17 +102,29 @@ def move_pins(
         image=_with_files(project, files).load(image.definition.name) if files else image,
         start=_start(old, targets),
         update=frozenset(plain - known - edited),
+        patches=frozenset().union(*(target.patches for target in targets.values())),
     )
 
 
 def move_states(context: Context, project: Project, move: Move, old: Lock) -> Move:
     """The same, with the states that follow from patches that move; raises as `movepatch.states_after`."""
     project = _with_files(project, move.files)
-    files = states_after(context, project, move.image, old, move.start, names=move.names, update=move.update)
+    files = states_after(context, project, move.image, old, move.start, patches=move.patches, update=move.update)
     if not files:
         return move
     image = _with_files(project, files).load(move.image.definition.name)
     return dataclasses.replace(move, files=(*move.files, *files), image=image)
+
+
+def _refuse_shared(project: Project, image: ImageInput, files: list[EditedFile]) -> None:
+    """Refuse a file that is another one of the image's layers, too, by a link: that one would move unseen."""
+    places = [f"layers/{layer.name}/{name}" for layer in image.layers for name in layer.files]
+    for file in files:
+        real = (project.root / file.name).resolve()
+        other = next((name for name in places if name != file.name and (project.root / name).resolve() == real), None)
+        if other is not None:
+            hint = "make one of them a file of its own, or change the file and run `imgbuild lock` without --update"
+            raise UsageError(file.name, "is another file of the image as well, by a link", actual=other, hint=hint)
 
 
 def _with_files(project: Project, files: tuple[EditedFile, ...]) -> Project:
@@ -269,7 +287,7 @@ def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock:
 
     Raises:
         InputError: somebody has changed one of them meanwhile; nothing is written.
-        StorageError: the disk refuses. After the first file the lock is stale, which the next run sees.
+        StorageError: the disk refuses. What was written is said; the same command again writes the rest.
     """
     found = []
     for file in files:
@@ -279,6 +297,20 @@ def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock:
         if now != file.before:
             raise InputError(file.name, "was changed while its pin was moved", hint="run it again")
         found.append((path, file.after, mode))
-    for path, after, mode in found:
-        write_file(path, after, mode=mode)
-    write_lock(lock_path, lock)
+    for number, (path, after, mode) in enumerate(found):
+        with _written(files[:number]):
+            write_file(path, after, mode=mode)
+    with _written(files):
+        write_lock(lock_path, lock)
+
+
+@contextlib.contextmanager
+def _written(files: tuple[EditedFile, ...]) -> Iterator[None]:
+    """Name the files that were written before one that cannot be."""
+    try:
+        yield
+    except StorageError as error:
+        if files:
+            names = ", ".join(file.name for file in files)
+            error.hint = f"{error.hint or error.advice}; then run the same command again: {names} is written already"
+        raise

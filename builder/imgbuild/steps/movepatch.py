@@ -20,17 +20,17 @@ from imgbuild.adapters.tomledit import Edit, edit_lists
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.patch import parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import InputError, UsageError
+from imgbuild.errors import InputError, StepError, UsageError
 from imgbuild.model.image import GitSource
 from imgbuild.model.layer import Compile, GitTree, Patch, numbered
 from imgbuild.model.lockfile import LockedGit
-from imgbuild.model.paths import relative_path, show
+from imgbuild.model.paths import image_path, relative_path, show
 from imgbuild.steps.apply import selected
 from imgbuild.steps.given import open_given
 from imgbuild.steps.lock import make_lock
 from imgbuild.steps.patchpins import PREFIX, PatchPin, PatchUse, named_patches
 from imgbuild.steps.sources import Sources, locate, repository
-from imgbuild.steps.target import EditedFile, Target, git_target
+from imgbuild.steps.target import EditedFile, Target, commit_of, git_target
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def patch_targets(
     of_source: dict[str, list[PatchPin]] = {}
     for pin in named_patches(image, names):
         if pin.source is None:
-            targets[f"{PREFIX}{pin.name}"] = _own(pin, to)
+            targets[f"{PREFIX}{pin.name}"] = _own(image, old, pin, to)
         else:
             of_source.setdefault(pin.source, []).append(pin)
     for source, pins in of_source.items():
@@ -78,19 +78,28 @@ def patch_targets(
     return targets
 
 
-def _own(pin: PatchPin, to: str | None) -> Target:
-    if to is None:
-        return Target()
+def _own(image: ImageInput, old: Lock, pin: PatchPin, to: str | None) -> Target:
+    before = pin.uses[0].layer.files[pin.stage]
+    data = before if to is None else _given(to)
+    if data != before and image.stand_in is not None:
+        hint = "move it without --stand-in, or change the file"
+        raise UsageError(f"--update {PREFIX}{pin.name}", f"is {pin.place}, a file of the real layer", hint=hint)
+    recorded = next((item.digest for item in old.inputs if item.name == pin.place), None)
+    moved = data != before or Digest.of(data) != recorded
+    return Target(
+        file=None if data == before else EditedFile(name=pin.place, before=before, after=data),
+        patches=frozenset((pin.name,) if moved else ()),
+    )
+
+
+def _given(to: str) -> bytes:
     option = f"--to {printable(to, 300)}"
     limit = DEFAULT_LIMITS.text_bytes
     with open_given(option, Path(to)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise UsageError(option, "is too long for a patch", expected=f"at most {limit} bytes")
-    before = pin.uses[0].layer.files[pin.stage]
-    if data == before:
-        return Target()
-    return Target(file=EditedFile(name=pin.place, before=before, after=data))
+    return data
 
 
 def _of_source(
@@ -102,14 +111,22 @@ def _of_source(
     if not isinstance(locked, LockedGit):
         raise UsageError(f"--update {PREFIX}{pins[0].name}", f"has no pin to move: the lock has no git source {name}")
     git = repository(context)
-    commit = git.resolve(locate(context, source.repository), source.ref if to is None else to)
+    commit = commit_of(context, name, source, to)
+    if source.commit not in {None, locked.commit, commit}:
+        raise UsageError(
+            f"--update {PREFIX}{pins[0].name}",
+            f"needs a lock of the commit that the definition has of source {name}",
+            expected=source.commit,
+            actual=locked.commit,
+            hint=f"run `imgbuild lock {image.words}` first, or take the change back",
+        )
     stages = {pin.stage for pin in pins}
     with (
         git.fetch(locate(context, source.repository), commit) as after,
         git.fetch(locate(context, locked.repository), locked.commit, expected_tree=locked.tree) as before,
     ):
         moved = _differences(image, name, before, after)
-        known = {stage: Digest.of(after.file(stage, subject=name).read()) for stage in sorted(stages)}
+        known = {pin.stage: _digest_in(after, pin, commit) for pin in pins}
     if not moved & stages:
         # Nothing of the patch is another one: there is no reason to move what else the source has.
         return Target(source=locked)
@@ -127,7 +144,25 @@ def _of_source(
     digests = {stage: digest for stage, digest in known.items() if stage in source.digests}
     target = git_target(context, name, msgspec.structs.replace(source, digests={**source.digests, **digests}), to)
     edits = [Edit(keys=("sources", name, "digests", stage), value=str(digest)) for stage, digest in digests.items()]
-    return dataclasses.replace(target, edits=(*target.edits, *edits), name=f"{PREFIX}{pins[0].name}")
+    return dataclasses.replace(
+        target,
+        edits=(*target.edits, *edits),
+        name=f"{PREFIX}{pins[0].name}",
+        patches=frozenset(pin.name for pin in pins if pin.stage in moved),
+    )
+
+
+def _digest_in(tree: Tree, pin: PatchPin, commit: str) -> Digest:
+    try:
+        return Digest.of(tree.file(pin.stage, subject=f"source {pin.source}").read())
+    except StepError as error:
+        raise InputError(
+            f"patch {pin.place}",
+            "is not in the commit that it is to move to",
+            actual=error.problem,
+            where=f"commit {commit}",
+            hint="give another commit with --to; if the patch has another name there, change `stages` of its step",
+        ) from error
 
 
 def _differences(image: ImageInput, name: str, before: Tree, after: Tree) -> set[str]:
@@ -169,7 +204,7 @@ def states_after(
     old: Lock,
     start: Lock,
     *,
-    names: Iterable[str],
+    patches: Iterable[str],
     update: frozenset[str],
 ) -> tuple[EditedFile, ...]:
     """The files of states that moved patches make other ones, as they have to be.
@@ -183,7 +218,7 @@ def states_after(
         image: what the repository says then.
         old: the lock that there is.
         start: the lock with the pins that were moved.
-        names: of the pins; those of no patch are passed over.
+        patches: names of those that moved. Where none did, what the repository says has to hold.
         update: names of pins that are still to be resolved.
 
     Raises:
@@ -191,7 +226,7 @@ def states_after(
         DocumentError: the file cannot be edited without changing something else.
         ImgbuildError: a patch does not apply, and whatever else assembling says.
     """
-    pins = named_patches(image, names)
+    pins = named_patches(image, [f"{PREFIX}{name}" for name in patches])
     uses: dict[tuple[str, str], list[PatchUse]] = {}
     for use in (use for pin in pins for use in pin.uses if use.step.states is not None):
         uses.setdefault((use.layer.name, use.step.states or ""), []).append(use)
@@ -258,8 +293,15 @@ def _changed_states(
     for text in use.step.files:
         path = show(relative_path(text, where=subject))[1:]
         before = earlier.get(path, 0) + 1
-        now, then = rows.get(f"{use.step.root}/{text}"), known[text]
-        if now is not None and tuple(now) != then and tuple(now[:before]) == then[:before]:
+        real, then = show(image_path(f"{use.step.root}/{text}", where=subject)), known[text]
+        now = rows.get(real)
+        if now is None:
+            raise InputError(
+                subject,
+                f"changes {real} under another path, so its states cannot be moved",
+                hint="write the path without links in `root` and `files` of the step, or correct the states by hand",
+            )
+        if tuple(now) != then and tuple(now[:before]) == then[:before]:
             found[text] = list(now)
     return found
 

@@ -78,7 +78,9 @@ def named_patches(image: ImageInput, names: Iterable[str]) -> tuple[PatchPin, ..
     for name in wanted:
         if name not in pins:
             known = ", ".join(pins) or "none: no step of the image is a patch"
-            raise UsageError(f"--update {PREFIX}{name}", "names no patch of the image", expected=known)
+            several = [one for one in pins if _short(one) == name]
+            problem = "names several patches of the image" if several else "names no patch of the image"
+            raise UsageError(f"--update {PREFIX}{name}".rstrip(":"), problem, expected=", ".join(several) or known)
     return tuple(pins[name] for name in wanted)
 
 

@@ -9,8 +9,10 @@ import msgspec
 
 from imgbuild.adapters.giturl import is_commit
 from imgbuild.adapters.tomledit import Edit
+from imgbuild.errors import InputError, UsageError
 from imgbuild.steps.pins import resolve_git
 from imgbuild.steps.sources import locate, repository
+from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from imgbuild.model.image import GitSource
@@ -37,6 +39,7 @@ class Target:
         source: the new pin of a source.
         file: what a file of a layer holds then.
         name: what the command line calls it, where that is not the name of the pin.
+        patches: names of those whose bytes are others then, than in the lock or in the repository.
     """
 
     edits: tuple[Edit, ...] = ()
@@ -44,12 +47,25 @@ class Target:
     source: LockedSource | None = None
     file: EditedFile | None = None
     name: str | None = None
+    patches: frozenset[str] = frozenset()
+
+
+def commit_of(context: Context, name: str, source: GitSource, to: str | None) -> str:
+    """The commit that `to` names, or that the ref of a source means now. Raises as resolving, and of `to` a usage."""
+    where = locate(context, source.repository)
+    try:
+        return repository(context).resolve(where, source.ref if to is None else to)
+    except InputError as error:
+        if to is None:
+            raise
+        hint = f"source {name} is a git repository: give a commit, branch or tag of it"
+        raise UsageError(f"--to {printable(to, 300)}", error.problem, expected=error.expected, hint=hint) from error
 
 
 def git_target(context: Context, name: str, source: GitSource, to: str | None) -> Target:
-    """Where a git source goes: to the commit that `to` names, or that its ref means now. Raises as resolving does."""
+    """Where a git source goes: to the commit that `to` names, or that its ref means now. Raises as `commit_of`."""
     ref = source.ref if to is None else to
-    commit = repository(context).resolve(locate(context, source.repository), ref)
+    commit = commit_of(context, name, source, to)
     found = resolve_git(context, name, msgspec.structs.replace(source, commit=commit))
     if source.commit is not None:
         return Target(edits=(Edit(keys=("sources", name, "commit"), value=commit),), source=found)

@@ -627,6 +627,10 @@ def test_P63_an_edit_that_finds_nothing_shows_its_text_beside_the_lines_that_hav
 def test_P63_an_edit_that_fails_by_line_endings_says_so() -> None:
     assert edit_refusal(b"a\r\nb\r\n", b"a\nb\n", b"").hint == "the text occurs with other line endings (CRLF or LF)"
     assert edit_refusal(b"a\nb\n", b"a\r\nb\r\n", b"").hint == "the text occurs with other line endings (CRLF or LF)"
+    mixed = edit_refusal(b"x = 1\nfoo\r\nbar\n", b"foo\nbar\n", b"")
+    assert mixed.hint == "the text occurs with other line endings (CRLF or LF)"
+    assert mixed.hunk is not None
+    assert " bar" in mixed.hunk.there
 
 
 @pytest.mark.parametrize(
