@@ -228,6 +228,10 @@ def a_file_of_the_overlay(site: Site, image: str) -> None:
     site.other_source(image, "recipes", kept)
 
 
+def the_licence_of_the_overlay(site: Site, image: str) -> None:
+    site.other_source(image, "recipes", {path: text for path, text in sources.RECIPES.items() if "LICENSE" not in path})
+
+
 def a_library_without_the_ring(site: Site, image: str) -> None:
     data = library("2.30.7", extra=b"NCCL_SKIP_TREE_CONNECT\0")
     (site.root / FOLDER / "libnccl.so.2").write_bytes(data)
@@ -279,6 +283,7 @@ def an_extra_library(site: Site, image: str) -> None:
         (ADAPTER, a_file_of_the_adapter, 3, "STEP_REFUSED", "has no such file to compile; expected adapter/row_store"),
         (ADAPTER, the_licence_of_the_adapter, 3, "STEP_REFUSED", "lacks its licence file; expected LICENSE"),
         (AIDEN, a_file_of_the_overlay, 3, "STEP_REFUSED", "engram_rows.c"),
+        (AIDEN, the_licence_of_the_overlay, 3, "STEP_REFUSED", "lacks its licence file; expected"),
         (IMAGES, the_architecture, 4, "FACT_MISMATCH", "expected linux/arm64, actual linux/amd64"),
         (IMAGES, the_label, 4, "FACT_MISMATCH", "label ai.sglang.build.commit of the base"),
         (IMAGES, no_label, 4, "FACT_MISMATCH", "label ai.sglang.build.commit of the base"),
