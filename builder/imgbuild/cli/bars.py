@@ -33,6 +33,7 @@ class Bars:
         self._lock = threading.Lock()
         self._rows = 0
         self._drawn: Progress | None = None
+        self._waiting: list[_Bar] = []
 
     def task(self, label: str, total: int | None = None, *, unit: str = "bytes") -> Task:
         """Open a bar, or on no terminal what says every `_LINE_SECONDS` how far it is."""
@@ -60,14 +61,24 @@ class Bars:
             else:
                 self._output.note(text)
 
-    def show(self, bar: _Bar) -> None:
-        """Begin to draw a bar."""
+    def wait(self, bar: _Bar) -> None:
+        """Have a bar drawn later: those that are drawn stand in the order in which they came here."""
         with self._lock:
-            if self._drawn is None:
-                self._drawn = _drawing(plain=self._output.plain)
-                self._drawn.start()
-            self._rows += 1
-            bar.row = self._drawn.add_task(clean(bar.label), total=bar.total, completed=bar.done, unit=bar.unit)
+            self._waiting.append(bar)
+
+    def show(self, bar: _Bar) -> None:
+        """Begin to draw a bar that waits, and those that wait longer; nothing where it waits no more."""
+        with self._lock:
+            # Two timers that end together end in any order: the bar that came first goes above.
+            while bar in self._waiting:
+                first = self._waiting.pop(0)
+                if self._drawn is None:
+                    self._drawn = _drawing(plain=self._output.plain)
+                    self._drawn.start()
+                self._rows += 1
+                first.row = self._drawn.add_task(
+                    clean(first.label), total=first.total, completed=first.done, unit=first.unit
+                )
 
     def move(self, bar: _Bar) -> None:
         """Draw a bar as far as it is."""
@@ -78,6 +89,8 @@ class Bars:
     def hide(self, bar: _Bar) -> None:
         """Take a bar away, if it was drawn at all."""
         with self._lock:
+            if bar in self._waiting:
+                self._waiting.remove(bar)
             if self._drawn is None or bar.row is None:
                 return
             self._drawn.remove_task(bar.row)
@@ -133,6 +146,7 @@ class _Bar:
         self._timer.daemon = True
 
     def __enter__(self) -> Self:
+        self._bars.wait(self)
         self._timer.start()
         return self
 

@@ -224,6 +224,23 @@ def test_several_layers_at_once_have_a_bar_each_below_that_of_the_whole(monkeypa
     assert [line for line in screen(found.getvalue()) if line.strip()] == []
 
 
+def test_bars_stand_in_the_order_in_which_they_were_opened_whichever_timer_ends_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal(monkeypatch, 100)
+    monkeypatch.setattr(module, "_DELAY", 60.0)
+    bars = opened()
+    with bars.task("reading layers", 3) as whole, bars.part("gone"):
+        pass
+    with bars.task("reading layers", 3) as whole, bars.part("layer aaa") as one, bars.part("layer bbb") as two:
+        bars.show(one)  # type: ignore[arg-type]
+        assert bars._drawn is not None
+        assert [task.description.strip() for task in bars._drawn.tasks] == ["reading layers", "layer aaa"]
+        for bar in (whole, two, one):
+            bars.show(bar)  # type: ignore[arg-type]
+        assert [task.description.strip() for task in bars._drawn.tasks] == ["reading layers", "layer aaa", "layer bbb"]
+
+
 def test_on_no_terminal_only_the_whole_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
