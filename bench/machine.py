@@ -168,7 +168,7 @@ class _Watch:
         self._folders = folders
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
-        self._before = _children({os.getpid()}) - self._daemons
+        self._before = _below({os.getpid()}, _parents()) - self._daemons
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -180,8 +180,10 @@ class _Watch:
 
     def _sample(self) -> None:
         while not self._end.wait(_SAMPLE_SECONDS):
-            roots = self._daemons | (_children({os.getpid()}, 1) - self._before)
-            self.peak = max(self.peak, sum(map(_resident, roots | _children(roots))))
+            # To look for processes takes some of what is measured: once for each sample.
+            parents = _parents()
+            roots = self._daemons | (_below({os.getpid()}, parents, 1) - self._before)
+            self.peak = max(self.peak, sum(map(_resident, roots | _below(roots, parents))))
             self.disk = max(self.disk, usage(self._folders, few=200))
             if self._space is not None:
                 self.free = min(self.free, _free(self._space))
@@ -192,15 +194,21 @@ def _free(folder: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _children(roots: set[int], depth: int = 64) -> set[int]:
+def _parents() -> dict[int, list[int]]:
+    """The children of every process."""
     parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
+    for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{entry.name}/stat").read_text().rpartition(")")[2].split(None, 2)
             except OSError:
                 continue
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
+    return parents
+
+
+def _below(roots: set[int], parents: dict[int, list[int]], depth: int = 64) -> set[int]:
+    """Processes that others began, directly or not."""
     found: set[int] = set()
     level = roots
     for _ in range(depth):

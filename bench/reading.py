@@ -81,8 +81,8 @@ def _pass(work: Path, storage: Storage, base: BaseImage, host: str, meter: Meter
     store = _layout(work / "store", storage, base)
     rows = []
     for label, what, place in (("from the registry", reference, work / "none"), ("from a store", "base", store)):
-        cache = work / "cache-read"
-        shutil.rmtree(cache, ignore_errors=True)
+        # Not one that was just emptied: ext4 is slow to give away what was deleted in the last seconds.
+        cache = Path(tempfile.mkdtemp(prefix="cache-read-", dir=work))
         command = [sys.executable, "-m", "imgbuild", "inventory", what, "--project", str(ROOT), "--json"]
         cost = meter.run([*command, "--store", str(place), "--cache", str(cache)], disk=[cache])
         rows.append((f"imgbuild inventory, {label}", cost))

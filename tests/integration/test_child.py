@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from imgbuild.adapters.child import Child, GoneError
 from imgbuild.adapters.durable import anonymous
-from imgbuild.config import MIB
+from imgbuild.config import CHUNK_BYTES, MIB
 
 from tests.support import echoing
 
@@ -41,12 +42,40 @@ def test_a_message_comes_back_as_it_was_whatever_is_printed_besides(child: Child
         assert ask(child, b"echo " + data) == data
 
 
-def test_messages_can_be_read_as_one_stream_and_another_one_follows(child: Child) -> None:
-    child.send(b"stream")
-    for size in (1, 3 * MIB, 10):
-        assert child.send(bytes(size))
-    assert ask(child, b"") == str(3 * MIB + 11).encode()
+@pytest.mark.parametrize("step", [1_000, CHUNK_BYTES, CHUNK_BYTES + 1, 5 * MIB])
+def test_a_stream_arrives_as_it_was_however_it_is_cut_and_another_one_follows(child: Child, step: int) -> None:
+    for size in (0, 1, 3 * MIB + 7, 100_000):
+        data = os.urandom(size)
+        assert child.send(b"stream 65537")
+        for start in range(0, size, step):
+            assert child.give(data[start : start + step])
+        assert child.give(b"")
+        assert child.receive() == hashlib.sha256(data).digest()
     assert ask(child, b"echo more") == b"more"
+
+
+def test_a_stream_that_is_not_read_on_is_not_waited_for_and_the_reason_comes(child: Child) -> None:
+    assert child.send(b"leave 3")
+    given = 0
+    while child.give(bytes(CHUNK_BYTES)):
+        given += 1
+        assert given < 20
+    assert child.receive() == b"enough"
+
+
+def test_whoever_gives_a_stream_is_asked_whether_to_go_on_and_told_that_nobody_reads(child: Child) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def enough() -> None:
+        raise EnoughError
+
+    child.send(b"sleep")
+    with pytest.raises(EnoughError):
+        child.give(bytes(16 * MIB), enough)
+    os.kill(child.pid, signal.SIGKILL)
+    with pytest.raises(GoneError, match=f"^signal {signal.SIGKILL.value}$"):
+        child.give(bytes(16 * MIB))
 
 
 def test_where_both_write_more_than_is_read_nobody_waits_for_ever(child: Child) -> None:
@@ -104,6 +133,16 @@ def test_whoever_waits_is_asked_whether_to_go_on(child: Child) -> None:
         child.receive(enough)
     with pytest.raises(EnoughError):
         child.send(bytes(32 * MIB), enough)
+
+
+def test_memory_that_is_freed_is_kept_for_what_follows_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MALLOC_TOP_PAD_", "1234")
+    child = Child(echoing.__name__, anonymous(tmp_path))
+    assert ask(child, b"variable MALLOC_TOP_PAD_") == b"1234"
+    assert int(ask(child, b"variable MALLOC_TRIM_THRESHOLD_")) == 64 * MIB
+    child.end()
 
 
 def test_a_signal_of_the_terminal_does_not_reach_it(child: Child) -> None:

@@ -1,5 +1,8 @@
 """Another process of this program: messages of bytes to it and back, until one of the two ends.
 
+Messages go through pipes. A long stream goes through memory that both have, since a pipe copies all of it twice in the
+kernel: pieces of it lie in slots, a message says that one is filled, and another one that it can be filled again.
+
 For work that Python's lock would let only one thread do. Both sides are this installation, so messages are trusted. A
 child is in a session of its own: signals of a terminal do not reach it, and when whoever began it ends or is stopped,
 however that is, it finds nobody to read from or to write to. What it prints goes into a file without a name.
@@ -8,9 +11,9 @@ however that is, it finds nobody to read from or to write to. What it prints goe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import importlib
 import io
+import mmap
 import os
 import select
 import struct
@@ -18,24 +21,38 @@ import subprocess
 import sys
 from typing import IO, TYPE_CHECKING
 
+from imgbuild.adapters.durable import memory_file
 from imgbuild.adapters.process import ERROR_BYTES, kill
-from imgbuild.config import MIB
+from imgbuild.config import CHUNK_BYTES, MIB
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_START = "import sys; module, *sys.path[:] = sys.argv[1:]; from imgbuild.adapters.child import begin; begin(module)"
+_START = (
+    "import sys; module, slots, *sys.path[:] = sys.argv[1:]; "
+    "from imgbuild.adapters.child import begin; begin(module, int(slots))"
+)
 """What is imported is what is imported here, wherever the interpreter itself would look."""
 _LENGTH = struct.Struct(">Q")
 """before each message: its bytes."""
+_TAKEN = 2**64 - 1
+"""as a length: no message, but a slot that can be filled again."""
+_SLOTS = 4
+_SLOT_BYTES = CHUNK_BYTES
 _READY = b"ready"
 _READY_SECONDS = 30.0
 _GRACE_SECONDS = 1.0
 """for a child to end by itself, so that it takes away what it had begun to write."""
 _LOOK_SECONDS = 0.1
 """after which somebody who waits is asked whether to go on."""
-_PIPE_BYTES = 1 * MIB
+_ALLOCATOR = {
+    "MALLOC_TRIM_THRESHOLD_": str(64 * MIB),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
+    "MALLOC_TOP_PAD_": str(8 * MIB),
+}
+"""For glibc's malloc (mallopt(3)), unless the user says otherwise: what is freed is kept and used again. By itself it
+would go back to the kernel and be asked for anew with each piece of a layer, a twelfth of the time of reading one."""
 
 
 class GoneError(Exception):
@@ -57,23 +74,30 @@ class Child:
             GoneError: it ended at once.
         """
         self._printed = printed
+        self._free = _SLOTS
+        self._next = 0
+        self._early: int | None = None
         # Names of files have to mean the same there. Without -P a folder's own modules would be found before ours.
         flags = ["-I" if sys.flags.isolated else "-P"]
         flags += ["-X", "utf8"] if sys.flags.utf8_mode else []
         flags += ["-B"] if sys.flags.dont_write_bytecode else []
-        self._process = subprocess.Popen(
-            [sys.executable, *flags, "-c", _START, module, *sys.path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=printed,
-            bufsize=0,
-            start_new_session=True,
-        )
+        with memory_file(_SLOTS * _SLOT_BYTES) as shared:
+            self._slots = mmap.mmap(shared.fileno(), _SLOTS * _SLOT_BYTES)
+            number = shared.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, *flags, "-c", _START, module, str(number), *sys.path],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                env={**_ALLOCATOR, **os.environ},
+                pass_fds=(number,),
+                bufsize=0,
+                start_new_session=True,
+            )
         assert self._process.stdout is not None  # noqa: S101 - a pipe
         assert self._process.stdin is not None  # noqa: S101 - a pipe
         self._from, self._to = self._process.stdout, self._process.stdin
         os.set_blocking(self._to.fileno(), False)
-        _widen(self._to)
         try:
             self._await()
         except BaseException:
@@ -105,9 +129,53 @@ class Child:
                     view = view[self._write(view) :]
         return True
 
+    def give(self, piece: bytes, waiting: Callable[[], object] = int) -> bool:
+        """Send a piece of a stream (`Parent.stream`), an empty one at its end; false as `send`.
+
+        Args:
+            piece: its bytes.
+            waiting: as for `send`.
+
+        Raises:
+            GoneError: nobody is there any more.
+        """
+        view = memoryview(piece)
+        while True:
+            part = view[:_SLOT_BYTES]
+            if part and not self._fill(part, waiting):
+                return False
+            # So few of these are on the way that the pipe has room for them.
+            self._write(memoryview(_LENGTH.pack(len(part))))
+            view = view[len(part) :]
+            if not view:
+                return True
+
+    def _fill(self, part: memoryview, waiting: Callable[[], object]) -> bool:
+        """Put bytes into the next slot, when it is free."""
+        while not self._free:
+            length = self._length(waiting)
+            if length != _TAKEN:
+                self._early = length
+                return False
+            self._free += 1
+        start = self._next * _SLOT_BYTES
+        self._slots[start : start + len(part)] = part
+        self._next = (self._next + 1) % _SLOTS
+        self._free -= 1
+        return True
+
     def receive(self, waiting: Callable[[], object] = int) -> bytes:
         """The next message; `waiting` is called now and then. A `GoneError` after the last one."""
-        return self._exactly(_LENGTH.unpack(self._exactly(_LENGTH.size, waiting))[0], waiting)
+        early, self._early = self._early, None
+        length = self._length(waiting) if early is None else early
+        while length == _TAKEN:
+            self._free += 1
+            length = self._length(waiting)
+        return self._exactly(length, waiting)
+
+    def _length(self, waiting: Callable[[], object]) -> int:
+        found: int = _LENGTH.unpack(self._exactly(_LENGTH.size, waiting))[0]
+        return found
 
     @property
     def pid(self) -> int:
@@ -123,6 +191,7 @@ class Child:
         """Let it end: by itself where it does so soon, else it is killed."""
         self._to.close()
         self._from.close()
+        self._slots.close()
         try:
             self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
@@ -168,7 +237,11 @@ class Child:
 class Parent:
     """In a child: whoever began it. There is one; stdin and stdout are its."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: int) -> None:
+        """`slots` is the file descriptor of the memory that both have."""
+        self._slots = mmap.mmap(slots, _SLOTS * _SLOT_BYTES)
+        os.close(slots)
+        self._next = 0
         self._from = io.FileIO(sys.stdin.fileno(), closefd=False)
         self._to = sys.stdout.buffer
         # What anybody prints must not come between messages.
@@ -176,20 +249,15 @@ class Parent:
 
     def send(self, message: bytes) -> None:
         """Send a message; a `GoneError` where nobody is there any more."""
-        try:
-            self._to.write(_LENGTH.pack(len(message)))
-            self._to.write(message)
-            self._to.flush()
-        except BrokenPipeError as error:
-            raise GoneError from error
+        self._write(_LENGTH.pack(len(message)), message)
 
     def receive(self) -> bytes:
         """The next message; a `GoneError` after the last one."""
         return self._exactly(self._length())
 
-    def stream(self) -> Messages:
-        """The messages that follow, up to an empty one, as one stream of bytes."""
-        return Messages(self)
+    def stream(self) -> Stream:
+        """What `Child.give` gives, up to an empty piece."""
+        return Stream(self)
 
     def _length(self) -> int:
         found: int = _LENGTH.unpack(self._exactly(_LENGTH.size))[0]
@@ -198,40 +266,60 @@ class Parent:
     def _exactly(self, count: int) -> bytes:
         parts = []
         while count:
-            parts.append(self.some(count))
-            count -= len(parts[-1])
+            if not (data := self._from.read(count)):
+                raise GoneError
+            parts.append(data)
+            count -= len(data)
         return b"".join(parts)
 
-    def some(self, count: int) -> bytes:
-        """Some of the bytes of the message at hand, at most `count`."""
-        if not (data := self._from.read(count)):
-            raise GoneError
+    def _write(self, *parts: bytes) -> None:
+        try:
+            for part in parts:
+                self._to.write(part)
+            self._to.flush()
+        except BrokenPipeError as error:
+            raise GoneError from error
+
+    def piece(self) -> tuple[int, int]:
+        """Where the next piece of a stream begins in the slots, and its bytes: 0 at the end."""
+        length = self._length()
+        start = self._next * _SLOT_BYTES
+        if length:
+            self._next = (self._next + 1) % _SLOTS
+        return start, length
+
+    def take(self, start: int, end: int, *, last: bool) -> bytes:
+        """Bytes of a piece; with `last` its slot can be filled again."""
+        data = self._slots[start:end]
+        if last:
+            self._write(_LENGTH.pack(_TAKEN))
         return data
 
 
-class Messages:
-    """Messages as one stream, by `Parent.stream`."""
+class Stream:
+    """Pieces as one stream, by `Parent.stream`."""
 
     def __init__(self, parent: Parent) -> None:
         self._parent = parent
-        self._left = 0
+        self._start = self._end = 0
         self._ended = False
 
     def read(self, size: int, /) -> bytes:
         """At most `size` bytes; empty only at the end. A `GoneError` if it never comes."""
-        if not self._left and not self._ended:
-            self._left = self._parent._length()  # noqa: SLF001 - two parts of one thing
-            self._ended = not self._left
+        if self._start == self._end and not self._ended:
+            self._start, length = self._parent.piece()
+            self._end = self._start + length
+            self._ended = not length
         if self._ended:
             return b""
-        data = self._parent.some(min(size, self._left))
-        self._left -= len(data)
-        return data
+        start = self._start
+        self._start = min(start + size, self._end)
+        return self._parent.take(start, self._start, last=self._start == self._end)
 
 
-def begin(module: str) -> None:
+def begin(module: str, slots: int) -> None:
     """In a child: call `main` of a module, and end when nobody is there any more."""
-    parent = Parent()
+    parent = Parent(slots)
     work: Callable[[Parent], None] = importlib.import_module(module).main
     # What is left to be done by an interpreter that ends takes a while, and matters to nobody.
     with contextlib.suppress(GoneError):
@@ -246,10 +334,3 @@ def _is_ready(file: IO[bytes], seconds: float) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(seconds * 1000))
-
-
-def _widen(pipe: IO[bytes]) -> None:
-    """Let a pipe hold more, where that can be said and is allowed: each side then waits less often."""
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)

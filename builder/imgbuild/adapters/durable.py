@@ -109,6 +109,19 @@ def anonymous(folder: Path) -> IO[bytes]:
         return tempfile.TemporaryFile(dir=folder, buffering=0)
 
 
+def memory_file(size: int) -> IO[bytes]:
+    """A file without a name, `size` zero bytes, to be mapped by several processes; in memory where the system has such.
+
+    They are written, since memory over a hole in a file on a full disk would end whoever writes to it.
+    """
+    if hasattr(os, "memfd_create"):
+        file: IO[bytes] = os.fdopen(os.memfd_create("imgbuild"), "r+b", 0)
+    else:
+        file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - the caller closes it
+    file.write(bytes(size))
+    return file
+
+
 def move(source: Path, target: Path) -> None:
     """Give a whole, synced file another name in the same file system."""
     with storage_errors(target):

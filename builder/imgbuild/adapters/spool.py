@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 _MEMORY_BYTES = 8 * 1024 * 1024
 """bytes that stay in memory: all of most libraries, and of others the tables that are looked for."""
-
-
 _PIECE_BYTES = 64 * 1024
 """bytes above which a piece is kept as it came; shorter ones are joined, so that a byte at a time takes no more."""
+_REUSED_BYTES = 256 * 1024 * 1024
+"""bytes of the anonymous file that are kept to be written over, which costs half as much as to write anew."""
 
 
 class Spool:
@@ -32,6 +32,7 @@ class Spool:
         self._starts: list[int] = []
         self._kept = 0
         self._file: IO[bytes] | None = None
+        self._file_size = 0
         self._size = 0
         self._position = 0
 
@@ -50,6 +51,7 @@ class Spool:
             if self._file is None:
                 self._file = anonymous(self._folder)
             view = memoryview(data)[kept:]
+            self._file_size = max(self._file_size, self._size - self._kept + len(view))
             with storage_errors(self._folder):
                 # Elsewhere after a read, or a write that failed.
                 self._file.seek(self._size - self._kept)
@@ -110,9 +112,9 @@ class Spool:
         return b"".join(parts)
 
     def _empty(self) -> None:
-        if self._file is not None and self._kept == _MEMORY_BYTES:
+        if self._file is not None and self._file_size > _REUSED_BYTES:
             with storage_errors(self._folder):
-                self._file.seek(0)
-                self._file.truncate()
+                self._file.truncate(0)
+            self._file_size = 0
         self._pieces, self._starts = [], []
         self._kept = self._size = self._position = 0

@@ -1,6 +1,6 @@
 """What a process does that reads layers for another one (`steps.readers`), and what the two say to each other.
 
-For each layer: a `Job`; its bytes as messages up to an empty one, unless the job names a file; `Went` as often as the
+For each layer: a `Job`; its bytes as a stream, unless the job names a file; `Went` as often as the
 file has gone on, each to be answered by any message; in the end one `Done` or `Failed`. Registries, credentials and the
 ledger stay where they are: nothing here asks anybody for anything.
 """

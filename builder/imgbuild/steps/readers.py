@@ -175,10 +175,10 @@ class _Talk:
     def _give(self, stream: Readable) -> None:
         while data := stream.read(CHUNK_BYTES):
             self._go_on(len(data))
-            if not self._child.send(data, self._go_on):
+            if not self._child.give(data, self._go_on):
                 # It does not read on: it has failed, and says why.
                 return
-        self._child.send(b"", self._go_on)
+        self._child.give(b"", self._go_on)
 
     def _answer(self) -> Answer:
         found: Answer = msgspec.msgpack.decode(self._child.receive(self._go_on), type=Answer)

@@ -89,6 +89,21 @@ def test_nothing_of_one_content_is_in_the_next(small: Spool) -> None:
         assert file.read() == b"b" * 7
 
 
+def test_a_file_on_disk_is_written_over_until_it_is_too_large_to_be_kept(
+    small: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_REUSED_BYTES", 100)
+    on_disk = []
+    for count in (60, 30, 110, 111, 30, 112, 20):
+        with small.fresh() as file:
+            file.write(bytes([count]) * count)
+            file.seek(0)
+            assert file.read() == bytes([count]) * count
+        assert small._file is not None
+        on_disk.append(os.fstat(small._file.fileno()).st_size)
+    assert on_disk == [50, 50, 100, 0, 20, 0, 10]
+
+
 def test_a_small_content_needs_no_folder_and_a_large_one_leaves_nothing_in_it(small: Spool, tmp_path: Path) -> None:
     with small.fresh() as file:
         file.write(b"x" * 10)
