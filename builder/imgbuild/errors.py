@@ -68,15 +68,17 @@ class FailedHunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchedFile:
-    """The file of an image that a step was to patch or edit: `found` is what it found there, before its first patch.
+    """The file of an image that a step was to patch or edit: `found` is its state then.
 
-    `recorded` is what the lock has as that; None where there is no lock, or the step is new.
+    `number` counts the patches of the step before that one. `recorded` is what the lock has as that state; None where
+    there is no lock, or it has none.
     """
 
     path: str
     step: str
     found: str
     recorded: str | None = None
+    number: int = 0
 
 
 class OfPatch:

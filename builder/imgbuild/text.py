@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _USER = re.compile(r"(?<=://)[^/\s]*@")
+_QUERY = re.compile(r"(://[^\s?#]*\?)[^\s'\"]+")
 
 
 def printable(text: str | bytes, limit: int = 200) -> str:
@@ -20,5 +21,5 @@ def printable(text: str | bytes, limit: int = 200) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """The text with user name and password of every URL in it (RFC 3986, userinfo) replaced by `***`."""
-    return _USER.sub("***@", text)
+    """The text with user name, password and query of every URL in it (RFC 3986) replaced by `***`."""
+    return _QUERY.sub(r"\1***", _USER.sub("***@", text))

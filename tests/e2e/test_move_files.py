@@ -222,7 +222,7 @@ def test_a_lock_that_cannot_be_written_is_stale_and_made_by_the_next_run(
 
     before = wheels.both()
     with monkeypatch.context() as changed:
-        changed.setattr(move, "write_lock", full)
+        changed.setattr(move, "put_lock", full)
         code, out, _ = wheels.run("--update", "helper", "--to", "1.1", "--json")
         assert (code, json.loads(out)["error"]["code"]) == (5, "STORAGE")
     assert wheels.lock.read_bytes() == before[1]

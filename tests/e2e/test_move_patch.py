@@ -8,6 +8,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from imgbuild import jsontext
 from imgbuild.adapters.durable import write_file
 from imgbuild.cli import run
 from imgbuild.digest import Digest
@@ -138,7 +139,7 @@ def test_a_patch_that_does_not_apply_moves_nothing_and_shows_its_hunk(own: Mover
     error = own.refused("--update", "patch:2", "--to", written(tmp_path, text))
     assert (error["code"], error["exit_code"]) == ("PATCH_REFUSED", 3)
     assert f"patch {PATCH}" in error["subject"]
-    first = states(own, "/srv/app/auth.py")[0]
+    first = states(own, "/srv/app/auth.py")[1]
     assert (error["patch"]["path"], error["patch"]["recorded"], error["patch"]["found"]) == (
         "/srv/app/auth.py",
         first,
@@ -245,6 +246,63 @@ def test_a_patch_that_somebody_edits_meanwhile_is_not_written_over(
     assert (own.tiny.root / PATCH).read_text() == "mine\n"
 
 
+def test_files_that_had_changed_before_are_named_and_locked_with_it(own: Mover) -> None:
+    layer = own.tiny.root / "layers/tiny-app/layer.toml"
+    layer.write_text("# a note\n" + layer.read_text())
+    code, out, _ = own.run("--update", "patch:2", "--dry-run")
+    assert code == 0
+    assert "changed since the lock was made, and locked as it is now:\n      layers/tiny-app/layer.toml\n" in out
+    (own.tiny.root / PATCH).write_text(MORE)
+    found = own.result("--update", "patch:2")
+    assert found["moved_pin"]["stale"] == ["layers/tiny-app/layer.toml"]
+    assert own.result("--update", "patch:2")["moved_pin"]["stale"] == []
+
+
+def test_of_two_moves_at_once_the_second_one_is_not_written_over_the_first(
+    own: Mover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from imgbuild.steps import moved_patch
+
+    honest, lock = moved_patch.moved_patches, json.loads(own.lock.read_bytes())
+    lock["pins"]["epoch"] += 1
+    other = jsontext.dumps(lock)
+
+    def slow(*arguments: object) -> object:
+        own.lock.write_bytes(other)
+        return honest(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(moved_patch, "moved_patches", slow)
+    code, _, err = own.run("--update", "patch:2", "--to", written(tmp_path, MORE))
+    assert (code, "was changed while a new one was made" in err) == (3, True)
+    assert own.lock.read_bytes() == other
+    assert (own.tiny.root / PATCH).read_text() == SECOND_PATCH
+
+
+def test_a_lock_that_is_a_link_stays_one_and_keeps_its_mode(own: Mover, tmp_path: Path) -> None:
+    real = own.tiny.root / "kept.json"
+    own.lock.rename(real)
+    real.chmod(0o640)
+    own.lock.symlink_to(real)
+    own.result("--update", "patch:2", "--to", written(tmp_path, MORE))
+    assert own.lock.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert states(own, "/srv/app/keys.py")[-1] == digest(KEYS)
+
+
+def test_a_file_that_is_no_patch_is_the_one_that_is_named(own: Mover, tmp_path: Path) -> None:
+    path = written(tmp_path, SECOND_PATCH[:60])
+    error = own.refused("--update", "patch:2", "--to", path)
+    assert (error["code"], error["subject"]) == ("PATCH_REFUSED", f"--to {path}")
+
+
+def test_what_is_said_of_a_later_patch_is_the_state_that_it_found(own: Mover, tmp_path: Path) -> None:
+    old = states(own, "/srv/app/auth.py")[1]
+    text = FIRST_PATCH.replace("+    return key in ('a', 'b')", "+    return key in ['a', 'b']")
+    error = own.refused("--update", "patch:1", "--to", written(tmp_path, text))
+    assert error["patch"]["recorded"] == old
+    assert error["patch"]["found"] not in states(own, "/srv/app/auth.py")
+
+
 # patches of a git source
 
 
@@ -328,6 +386,7 @@ def test_a_file_with_one_more_state_than_upstream_named_gets_it(of_commit: Mover
     error = of_commit.refused("--update", "patch:1")
     assert "that steps take and that change, too" in error["problem"]
     assert error["actual"] == "patches/2.patch"
+    assert error["hint"] == "move them together: `imgbuild lock tiny --update patch:1 --update patch:2`"
     found = of_commit.result("--update", "patch:1", "--update", "patch:2")
     assert [patch["name"] for patch in found["moved_pin"]["patches"]] == ["1", "2"]
     expected = {**before, "app/keys.py": ["absent", digest("KEYS = ()\n"), digest("KEYS = ('a', 'b')\n")]}
@@ -485,3 +544,112 @@ def test_the_pin_of_an_image_that_is_extended_is_not_moved_from_here_either(of_c
     error = of_commit.refused("--update", "patch:2", image="other")
     assert (error["exit_code"], error["subject"]) == (2, "--update patch:2")
     assert "imgbuild lock tiny --update patch:2 --to" in error["hint"]
+
+
+def test_states_that_name_other_files_than_the_step_are_refused_before_anything_moves(of_commit: Mover) -> None:
+    path = named(of_commit)
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if "keys.py" not in line))
+    commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    error = of_commit.refused("--update", "patch:2")
+    assert (error["code"], "`files` differ: app/keys.py" in error["problem"]) == ("DOCUMENT_INVALID", True)
+
+
+def test_states_that_are_another_file_of_the_image_by_a_link_are_refused(of_commit: Mover) -> None:
+    folder = of_commit.tiny.root / "layers/tiny-app"
+    (folder / "linked.toml").symlink_to("states.toml")
+    text = (folder / "layer.toml").read_text()
+    (folder / "layer.toml").write_text(
+        text + '\n[[step]]\nkind = "file"\nsource = "linked.toml"\npath = "/opt/states"\n'
+    )
+    of_commit.result()
+    commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    before = repository_files(of_commit)
+    error = of_commit.refused("--update", "patch:2")
+    assert (error["exit_code"], error["actual"]) == (2, "layers/tiny-app/linked.toml")
+    assert repository_files(of_commit) == before
+
+
+def test_comments_in_a_list_of_states_are_not_lost_and_the_states_to_write_are_said(of_commit: Mover) -> None:
+    path = named(of_commit)
+    old = tomllib.loads(path.read_text())["app/keys.py"]
+    rows = "".join(f'    "{state}", # {number}\n' for number, state in enumerate(old))
+    lines = [line for line in path.read_text().splitlines(True) if "keys.py" not in line]
+    path.write_text("".join(lines) + f'"app/keys.py" = [\n{rows}]\n')
+    of_commit.result()
+    first = FIRST_PATCH + "--- /dev/null\n+++ b/app/keys.py\n@@ -0,0 +1 @@\n+KEYS = ()\n"
+    second = SECOND_PATCH.replace(
+        "--- /dev/null\n+++ b/app/keys.py\n@@ -0,0 +1 @@\n",
+        "--- a/app/keys.py\n+++ b/app/keys.py\n@@ -1 +1 @@\n-KEYS = ()\n",
+    )
+    commit(of_commit.tiny, "both", {"patches/1.patch": first, "patches/2.patch": second})
+    error = of_commit.refused("--update", "patch:1", "--update", "patch:2")
+    assert "app/keys.py: cannot be changed without losing the comments in a list" in error["problem"]
+    assert f'app/keys.py = ["absent", "{digest("KEYS = ()" + chr(10))}", "{old[-1]}"]' in error["hint"]
+
+
+def test_a_commit_in_which_only_the_mode_of_a_patch_is_another_one_moves_nothing(of_commit: Mover) -> None:
+    (of_commit.tiny.root / "adapter-work/patches/2.patch").chmod(0o755)
+    commit(of_commit.tiny, "a mode", {})
+    before = repository_files(of_commit)
+    code, out, _ = of_commit.run("--update", "patch:2")
+    assert (code, out.splitlines()[0]) == (0, "patch:2: stays what it was")
+    assert repository_files(of_commit) == before
+
+
+def test_a_ref_that_is_a_commit_moves_with_its_digests(of_commit: Mover, capsys: pytest.CaptureFixture[str]) -> None:
+    old = of_commit.pin("adapter")["commit"]
+    del of_commit.tiny.image["sources"]["adapter"]["commit"]
+    of_commit.tiny.image["sources"]["adapter"]["ref"] = old
+    of_commit.tiny.write_definition()
+    of_commit.result()
+    new = commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    edits = of_commit.result("--update", "patch:2", "--to", new)["moved_pin"]["edits"]
+    assert {"path": "sources.adapter.ref", "old": old, "new": new} in edits
+    assert of_commit.run("--update", "adapter")[0] == 0
+    builds(of_commit, capsys)
+
+
+def test_a_branch_and_digests_do_not_go_to_a_commit_of_their_own(of_commit: Mover) -> None:
+    del of_commit.tiny.image["sources"]["adapter"]["commit"]
+    of_commit.tiny.write_definition()
+    of_commit.result()
+    new = commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    before = repository_files(of_commit)
+    error = of_commit.refused("--update", "patch:2", "--to", new)
+    assert (error["exit_code"], "would have the definition contradict itself" in error["problem"]) == (2, True)
+    assert repository_files(of_commit) == before
+
+
+def test_what_is_wrong_with_the_repository_is_not_said_of_the_word_on_the_command_line(of_commit: Mover) -> None:
+    text = of_commit.definition.read_text()
+    where = '"https://bob:s3cr3t@127.0.0.1:9/x.git?token=s3cr3t"'
+    of_commit.definition.write_text(text.replace('"adapter.bundle"', where))
+    for words in (("adapter",), ("adapter", "--to", "main"), ("patch:2",), ("patch:2", "--to", "main")):
+        error = of_commit.refused("--update", *words)
+        assert (error["exit_code"], "credentials" in error["problem"]) == (3, True)
+        assert "s3cr3t" not in json.dumps(error)
+    error = of_commit.refused("--update", "adapter", "--to", "https://bob:s3cr3t@host/x?token=s3cr3t")
+    assert "s3cr3t" not in json.dumps(error)
+
+
+def test_a_file_of_the_definition_that_a_commit_has_not_is_said_to_be_named_there(of_commit: Mover) -> None:
+    new = commit(of_commit.tiny, "renamed", {"patches/second.patch": MORE, "patches/2.patch": None})
+    error = of_commit.refused("--update", "adapter", "--to", new)
+    assert "sources.adapter.digests" in error["hint"]
+
+
+def test_ctrl_c_between_two_files_says_which_one_is_written(of_commit: Mover, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(of_commit.tiny, "another text", {"patches/2.patch": MORE})
+    count = 0
+
+    def stopped(path: Path, data: bytes, **options: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 2:
+            raise KeyboardInterrupt
+        write_file(path, data, **options)
+
+    monkeypatch.setattr("imgbuild.steps.move.write_file", stopped)
+    code, _, err = of_commit.run("--update", "patch:2")
+    assert code == 130
+    assert err.endswith("  run the same command again: locks/tiny.toml is written already\n")

@@ -119,7 +119,7 @@ def relock(tiny: Tiny, *update: str, keep: bool = True) -> None:
     project = tiny.project()
     old = project.lock("tiny") if keep else None
     outcome = make_lock(tiny.context(offline=False), project.load("tiny"), old, update=frozenset(update))
-    write_lock(project.lock_path("tiny"), outcome.lock)
+    write_lock(project.lock_path("tiny"), outcome.lock, old=project.lock("tiny"))
 
 
 def pin_wheel(tiny: Tiny, name: str, filename: str, data: bytes) -> None:

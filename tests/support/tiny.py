@@ -219,7 +219,7 @@ class Tiny:
         with pytest.MonkeyPatch.context() as changed:
             only_own_wheels(self.root, changed)
             outcome = make_lock(self.context(offline=False), self.project().load("tiny"), None, update=frozenset())
-        write_lock(self.project().lock_path("tiny"), outcome.lock)
+        write_lock(self.project().lock_path("tiny"), outcome.lock, old=self.project().lock("tiny"))
         return self
 
     def write_definition(self) -> None:

@@ -24,7 +24,8 @@ from imgbuild.errors import StorageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_MODE = 0o644
+NEW_FILE_MODE = 0o644
+"""of a file that was not there."""
 _PENDING = ".imgbuild-pending-"
 _SWEPT: set[Path] = set()
 """Folders in which this process has looked for what killed ones left."""
@@ -68,7 +69,7 @@ class PendingFile:
             while view:
                 view = view[os.write(self._fd, view) :]
 
-    def commit(self, target: Path, *, mode: int = _MODE, durable: bool = True) -> None:
+    def commit(self, target: Path, *, mode: int = NEW_FILE_MODE, durable: bool = True) -> None:
         """Give it its final name, over what may be there.
 
         What is not `durable` may have other bytes after a crash of the machine, so only for what readers check.
@@ -95,7 +96,7 @@ class PendingFile:
                 os.unlink(self._path)
 
 
-def write_file(target: Path, data: bytes, *, mode: int = _MODE) -> None:
+def write_file(target: Path, data: bytes, *, mode: int = NEW_FILE_MODE) -> None:
     """Write a whole file atomically and durably."""
     with PendingFile(target.parent) as pending:
         pending.write(data)
@@ -175,7 +176,7 @@ def work_folder(parent: Path | None, *, prefix: str = ".work-") -> Iterator[Path
         shutil.rmtree(work, ignore_errors=True)
 
 
-def extract_file(target: Path, pieces: Iterable[bytes], mode: int = _MODE) -> None:
+def extract_file(target: Path, pieces: Iterable[bytes], mode: int = NEW_FILE_MODE) -> None:
     """Write a new file inside of a work folder, with the folders above it; neither atomic nor durable.
 
     A file that is there already is a `StorageError`. What reading the pieces raises passes through.
@@ -244,12 +245,29 @@ def exclusive(
         os.close(fd)
 
 
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Have others who want to be alone in a folder wait, for moments: to look whether a file changed, and write it.
+
+    Where a file system has no locks for folders (NFS), nobody waits: a file may change between the two.
+    """
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _lock(path: Path, seconds: float | None, check: Callable[[], object] | None) -> int:
     """An open file that is locked and still has its name: another holder may have removed it while we waited."""
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         with storage_errors(path):
-            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE)
+            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, NEW_FILE_MODE)
         try:
             _wait_for(fd, path, seconds, deadline, check)
             if os.fstat(fd).st_nlink:

@@ -6,7 +6,6 @@ Comments, blanks, the order and the line endings stay. Nothing is written here.
 from __future__ import annotations
 
 import json
-import re
 import tomllib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _BY_HAND = "change it by hand, and run `imgbuild lock IMAGE`"
+_SOMETHING_ELSE = "changing something else"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,24 +104,39 @@ def edit_lists(raw: bytes, lists: Mapping[str, Sequence[str]], *, subject: str) 
 
     try:
         text = raw.decode("utf-8")
-        before = tomllib.loads(text)
-        document = parse(text)
-        for key, values in lists.items():
-            old = document[key].as_string() if isinstance(before.get(key), list) else ""
-            new = _list(old, before.get(key), values)
-            # Two files may have the same states: which is meant, what comes out says.
-            wanted = {**tomllib.loads(text), key: list(values)}
-            places = [found.start() for found in re.finditer(re.escape(old), text)] if old else []
-            candidates = (text[:at] + new + text[at + len(old) :] for at in places)
-            text = next(one for one in candidates if tomllib.loads(one) == wanted)
-    except (ValueError, RecursionError, TOMLKitError, StopIteration) as error:
-        problem = f"{', '.join(lists)}: cannot be changed without changing something else"
-        raise DocumentError(subject, (problem,), hint=_BY_HAND) from error
-    return text.encode("utf-8")
+        before, document = tomllib.loads(text), parse(text)
+        old = {key: document[key].as_string() for key in lists if isinstance(before.get(key), list)}
+        changed = _with_lists(text, {key: _list(old[key], before[key], values) for key, values in lists.items()})
+        right = tomllib.loads(changed) == before | {key: list(values) for key, values in lists.items()}
+        # What was replaced, put back, has to give the same document again: so nothing else is another one.
+        right = right and _with_lists(changed, old) == text
+    except (ValueError, KeyError, RecursionError, TOMLKitError) as error:
+        why = f"losing {error}" if isinstance(error, _CommentsError) else _SOMETHING_ELSE
+        raise DocumentError(
+            subject, (f"{', '.join(lists)}: cannot be changed without {why}",), hint=_BY_HAND
+        ) from error
+    if not right:
+        problem = f"{', '.join(lists)}: cannot be changed without {_SOMETHING_ELSE}"
+        raise DocumentError(subject, (problem,), hint=_BY_HAND)
+    return changed.encode("utf-8")
+
+
+def _with_lists(text: str, lists: Mapping[str, str]) -> str:
+    """A document with lists at its top replaced, as they are written."""
+    from tomlkit import parse  # noqa: PLC0415
+
+    document = parse(text)
+    for key, written in lists.items():
+        document[key] = parse(f"x = {written}")["x"]
+    return document.as_string()
+
+
+class _CommentsError(ValueError):
+    pass
 
 
 def _list(old: str, before: Any, values: Sequence[str]) -> str:
-    """The text of a list, with other texts in it. A `ValueError` where comments would be lost."""
+    """The text of a list, with other texts in it. A `_CommentsError` where they would be lost."""
     if isinstance(before, list) and len(before) == len(values):
         for one, other in zip(before, values, strict=True):
             if one != other and old.count(_text(one)) == 1:
@@ -130,7 +145,7 @@ def _list(old: str, before: Any, values: Sequence[str]) -> str:
                 return _list(old, None, values)
         return old
     if "#" in old:
-        raise ValueError("has comments")
+        raise _CommentsError("the comments in a list")
     end = "\r\n" if "\r\n" in old else "\n"
     if "\n" not in old:
         return f"[{', '.join(map(_text, values))}]"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -123,6 +124,8 @@ def _interrupted(arguments: list[str], cause: BaseException | None) -> int:
     number = cause.number if isinstance(cause, _Signalled) else signal.SIGINT
     safe = "".join(_SAFE.get(verb, "") for verb in _verb(arguments))
     click.echo(f"{'interrupted' if number == signal.SIGINT else 'terminated'}{safe}", err=True)
+    for note in getattr(cause, "__notes__", ()):
+        click.echo(f"  {note}", err=True)
     return _SIGNALLED + number
 
 
@@ -160,6 +163,8 @@ def main() -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, _end)
+    if os.environ.get("_IMGBUILD_COMPLETE", "").startswith("bash"):
+        import imgbuild.cli.bash  # noqa: F401, PLC0415 - registers itself
     code = run(sys.argv[1:])
     # What is alive goes with the process: nobody need look for circles in it before.
     gc.freeze()

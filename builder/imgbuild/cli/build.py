@@ -112,7 +112,7 @@ def _lock(project: Project, context: Context, inputs: ImageInput, old: Lock | No
     if old is not None and look(inputs, old)[0] == "current":
         return old, None
     path = project.lock_path(inputs.definition.name)
-    return draft_lock(context, inputs, old), Relock(old=old, write=lambda lock: write_lock(path, lock))
+    return draft_lock(context, inputs, old), Relock(old=old, write=lambda lock: write_lock(path, lock, old=old))
 
 
 def _destination(

@@ -86,7 +86,7 @@ def command(
         outcome = make_lock(context, inputs, old, update=frozenset())
     status = _status(outcome, dry_run=dry_run)
     if status == "written":
-        write_lock(project.lock_path(image), outcome.lock)
+        write_lock(project.lock_path(image), outcome.lock, old=old)
     _show(settings, context, project, image, outcome, status, None)
     return 0
 
@@ -123,7 +123,7 @@ def _update(
     body = moved_pin_body(move, compare_pins(context, old, outcome.lock), patches)
     status = _status(outcome, dry_run=dry_run, files=bool(move.files))
     if status == "written":
-        write_move(project.root, project.lock_path(image), move.files, outcome.lock)
+        write_move(project.root, project.lock_path(image), move.files, outcome.lock, old=old)
     _show(settings, context, project, image, outcome, status, None, body)
 
 

@@ -27,10 +27,11 @@ def moved_pin_body(move: Move, found: Moved, patches: tuple[MovedPatch, ...]) ->
         ],
         files=[file.name for file in move.files if file.name != move.definition],
         base=None if found.base is None else _base(found.base),
-        git=[_git(row) for row in found.git],
+        git=[_git(row, {patch.place for patch in patches}) for row in found.git],
         libraries=[_library(row) for row in found.libraries],
         packages=[_package(row) for row in found.packages],
         patches=[_patch(row) for row in patches],
+        stale=list(move.stale),
     )
 
 
@@ -54,7 +55,7 @@ def _differences(found: Differences | None) -> results.DifferencesBody | None:
     return results.DifferencesBody(count=found.count, first=rows)
 
 
-def _git(found: MovedGit) -> results.MovedGitBody:
+def _git(found: MovedGit, patches: set[str]) -> results.MovedGitBody:
     history = found.history
     return results.MovedGitBody(
         name=found.name,
@@ -83,6 +84,7 @@ def _git(found: MovedGit) -> results.MovedGitBody:
                 problem=row.problem,
             )
             for row in found.evidence
+            if f"{found.name}/{row.path}" not in patches
         ],
     )
 

@@ -40,6 +40,10 @@ def show_moved_pin(output: Output, body: MovedPinBody) -> None:
         _patch(output, patch)
     if not (body.edits or body.base or body.git or body.packages or body.libraries or body.patches):
         output.line(f"{', '.join(body.names)}: stays what it was")
+    if body.stale:
+        output.line("changed since the lock was made, and locked as it is now:", colour="yellow")
+        for name in body.stale:
+            output.line(f"      {name}")
 
 
 def _arrow(output: Output, old: object, new: object) -> None:

@@ -173,7 +173,8 @@ class MovedPatchBody(Document, frozen=True, kw_only=True):
 class MovedPinBody(Document, frozen=True, kw_only=True):
     """What `--update` moved. `definition` is the file that changes with the lock, by the values in `edits`.
 
-    `files` are those of layers that change, too: a patch, and the states after it.
+    `files` are those of layers that change, too: a patch, and the states after it. `stale` are inputs that had changed
+    before, since the lock was made: what they say now is in it, too.
     """
 
     names: list[str]
@@ -185,6 +186,7 @@ class MovedPinBody(Document, frozen=True, kw_only=True):
     libraries: list[MovedLibraryBody]
     packages: list[MovedPackageBody]
     patches: list[MovedPatchBody]
+    stale: list[str]
 
 
 class LockBody(Document, frozen=True, kw_only=True):

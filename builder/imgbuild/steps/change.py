@@ -51,7 +51,12 @@ def patch(work: Work, layer: LayerInput, step: Patch, step_id: str) -> None:
                     where=step_id,
                     hint="if the patch is right, add the file to `files` of the step, and run `imgbuild lock IMAGE`",
                 )
-            found = PatchedFile(path=show(allowed[file.path]), step=step_id, found=states[file.path][0])
+            found = PatchedFile(
+                path=show(allowed[file.path]),
+                step=step_id,
+                found=states[file.path][-1],
+                number=len(states[file.path]) - 1,
+            )
             contents[file.path] = after = _applied(file, contents[file.path], subject, found)
             states[file.path].append(ABSENT if after is None else str(Digest.of(after)))
             _check_known(layer, step, file.path, states[file.path], subject)
@@ -142,7 +147,10 @@ def _check_known(
             expected=known[number - 1] if number <= len(known) else f"{len(known)} states",
             actual=states[-1],
             where=f"layers/{layer.name}/{step.states}",
-            hint="was the base, a patch, or their order changed?",
+            hint="if the base moved, the patches have to be made anew for it; else take the change of the file back"
+            if number == 1
+            else "if a patch was changed on purpose, `imgbuild lock IMAGE --update patch:NAME` moves the states after; "
+            "else take the change of the patch, or of the order, back",
         )
 
 

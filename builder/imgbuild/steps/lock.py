@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from imgbuild.adapters.durable import write_file
+from imgbuild.adapters.durable import NEW_FILE_MODE, alone_in, storage_errors, write_file
 from imgbuild.errors import (
     AvailabilityError,
     DocumentError,
     FactMismatchError,
     ImgbuildError,
+    InputError,
     LockStaleError,
     PatchedFile,
     PatchError,
@@ -26,7 +27,7 @@ from imgbuild.errors import (
     UsageError,
 )
 from imgbuild.model.decode import builtins
-from imgbuild.model.lockfile import SCHEMA, Lock, Pins
+from imgbuild.model.lockfile import SCHEMA, Lock, Pins, parse_lock
 from imgbuild.steps.assemble import assemble
 from imgbuild.steps.known import KnownLayers
 from imgbuild.steps.patchpins import PREFIX, named_patches, patch_pins
@@ -149,9 +150,34 @@ def complete_lock(context: Context, image: ImageInput, old: Lock) -> LockOutcome
     return LockOutcome(lock=lock, changes=differences(old, lock))
 
 
-def write_lock(path: Path, lock: Lock) -> None:
-    """Write the lock file atomically."""
-    write_file(path, lock.dump())
+def write_lock(path: Path, lock: Lock, *, old: Lock | None) -> None:
+    """Write the lock file atomically, over `old`, from which the new one was made. Raises as `check_old`."""
+    with alone_in(path.parent):
+        check_old(path, old)
+        put_lock(path, lock)
+
+
+def check_old(path: Path, old: Lock | None) -> None:
+    """Refuse, with an `InputError`, to go on where another command has written the lock file meanwhile."""
+    try:
+        with storage_errors(path, "read"):
+            now = parse_lock(path.read_bytes(), subject=str(path)) if path.exists() else None
+    except DocumentError:
+        same = False
+    else:
+        same = now == old
+    if not same:
+        raise InputError(
+            str(path), "was changed while a new one was made", hint="nothing was written over it; run it again"
+        )
+
+
+def put_lock(path: Path, lock: Lock) -> None:
+    """Write the lock file atomically, whatever is there. A link to a file stays one, and its mode what it is."""
+    path = path.resolve()
+    with storage_errors(path, "read"):
+        mode = path.stat().st_mode & 0o777 if path.exists() else NEW_FILE_MODE
+    write_file(path, lock.dump(), mode=mode)
 
 
 def stale_input(image: ImageInput, lock: Lock) -> tuple[str, str, str] | None:
@@ -234,9 +260,9 @@ def _moved_preimages(context: Context, draft: Lock, old: Lock) -> tuple[PatchedF
 
 
 def _recorded(file: PatchedFile, old: Lock) -> PatchedFile:
-    """The same file, with what a lock has as its preimage."""
-    rows = (row.states[0] for row in old.pins.files if (row.step, row.path) == (file.step, file.path))
-    return dataclasses.replace(file, recorded=next(rows, None))
+    """The same file, with what a lock has as that state of it."""
+    rows = (row.states[file.number :] for row in old.pins.files if (row.step, row.path) == (file.step, file.path))
+    return dataclasses.replace(file, recorded=next(iter(next(rows, ())), None))
 
 
 def _flat(value: Any, path: str = "") -> dict[str, str]:

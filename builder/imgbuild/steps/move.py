@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.adapters.durable import storage_errors, write_file
+from imgbuild.adapters.durable import alone_in, storage_errors, write_file
+from imgbuild.adapters.giturl import shown
 from imgbuild.adapters.tomledit import Edit, edit_toml, value_at
 from imgbuild.digest import Digest
 from imgbuild.errors import DocumentError, InputError, MissingError, StorageError, UsageError
@@ -22,15 +23,15 @@ from imgbuild.model.image import FileSource, GitSource, MemberSource, ToolchainS
 from imgbuild.model.reference import Reference, check_tag
 from imgbuild.steps.basepin import resolve_base
 from imgbuild.steps.given import take_any
-from imgbuild.steps.lock import check_names, write_lock
+from imgbuild.steps.lock import check_names, check_old, put_lock
 from imgbuild.steps.movepatch import patch_targets, states_after
-from imgbuild.steps.patchpins import PREFIX
+from imgbuild.steps.patchpins import PREFIX, named_patches
 from imgbuild.steps.pins import BASE, resolve_one_wheel
 from imgbuild.steps.target import EditedFile, Target, git_target
 from imgbuild.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from imgbuild.adapters.project import Definition, ImageInput, Project
     from imgbuild.model.image import ImageDefinition, Source
@@ -50,6 +51,7 @@ class Move:
         start: the lock with those pins that are known already, to make the new one from.
         update: names of pins that are still to be resolved.
         patches: names of those whose bytes are others then.
+        stale: inputs that the repository had otherwise already than the lock, and that it has so from now on.
     """
 
     names: tuple[str, ...]
@@ -59,6 +61,7 @@ class Move:
     start: Lock
     update: frozenset[str]
     patches: frozenset[str]
+    stale: tuple[str, ...]
 
     @property
     def definition(self) -> str | None:
@@ -95,15 +98,35 @@ def move_pins(
     files = (*([file] if file is not None else []), *own)
     known = {name for name, target in targets.items() if target.base is not None or target.source is not None}
     edited = {name for name, target in targets.items() if target.edits}
+    moved = _moved(project, files, image, to) if files else image
     return Move(
         names=tuple(sorted(names)),
         edits=tuple(zip(edits, before, strict=True)),
         files=files,
-        image=_with_files(project, files).load(image.definition.name) if files else image,
+        image=moved,
         start=_start(old, targets),
         update=frozenset(plain - known - edited),
         patches=frozenset().union(*(target.patches for target in targets.values())),
+        stale=_stale(image, old, names),
     )
+
+
+def _stale(image: ImageInput, old: Lock, names: frozenset[str]) -> tuple[str, ...]:
+    """The inputs that changed since the lock was made, but for the patches that are to be taken as they are."""
+    recorded = {item.name: item.digest for item in old.inputs}
+    current = {item.name: item.digest for item in image.inputs}
+    own = {pin.place for pin in named_patches(image, names) if pin.source is None}
+    changed = (name for name in recorded.keys() | current.keys() if recorded.get(name) != current.get(name))
+    return tuple(sorted(set(changed) - own))
+
+
+def _moved(project: Project, files: tuple[EditedFile, ...], image: ImageInput, to: str | None) -> ImageInput:
+    try:
+        return _with_files(project, files).load(image.definition.name)
+    except DocumentError as error:
+        if to is None:
+            raise
+        raise UsageError(f"--to {shown(to, 300)}", f"makes no sense there: {error.problem}") from error
 
 
 def move_states(context: Context, project: Project, move: Move, old: Lock) -> Move:
@@ -112,11 +135,12 @@ def move_states(context: Context, project: Project, move: Move, old: Lock) -> Mo
     files = states_after(context, project, move.image, old, move.start, patches=move.patches, update=move.update)
     if not files:
         return move
+    _refuse_shared(project, move.image, files)
     image = _with_files(project, files).load(move.image.definition.name)
     return dataclasses.replace(move, files=(*move.files, *files), image=image)
 
 
-def _refuse_shared(project: Project, image: ImageInput, files: list[EditedFile]) -> None:
+def _refuse_shared(project: Project, image: ImageInput, files: Iterable[EditedFile]) -> None:
     """Refuse a file that is another one of the image's layers, too, by a link: that one would move unseen."""
     places = [f"layers/{layer.name}/{name}" for layer in image.layers for name in layer.files]
     for file in files:
@@ -282,13 +306,19 @@ def _elsewhere(project: Project, image: str, name: str, edit: Edit, place: Defin
     )
 
 
-def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock: Lock) -> None:
+def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock: Lock, *, old: Lock | None) -> None:
     """Write the files that change, and then the lock, each atomically. A link to a file stays one.
 
     Raises:
         InputError: somebody has changed one of them meanwhile; nothing is written.
         StorageError: the disk refuses. What was written is said; the same command again writes the rest.
     """
+    with alone_in(lock_path.parent):
+        check_old(lock_path, old)
+        _write(root, lock_path, files, lock)
+
+
+def _write(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock: Lock) -> None:
     found = []
     for file in files:
         path = (root / file.name).resolve()
@@ -301,7 +331,7 @@ def write_move(root: Path, lock_path: Path, files: tuple[EditedFile, ...], lock:
         with _written(files[:number]):
             write_file(path, after, mode=mode)
     with _written(files):
-        write_lock(lock_path, lock)
+        put_lock(lock_path, lock)
 
 
 @contextlib.contextmanager
@@ -309,8 +339,10 @@ def _written(files: tuple[EditedFile, ...]) -> Iterator[None]:
     """Name the files that were written before one that cannot be."""
     try:
         yield
-    except StorageError as error:
-        if files:
-            names = ", ".join(file.name for file in files)
-            error.hint = f"{error.hint or error.advice}; then run the same command again: {names} is written already"
+    except (StorageError, KeyboardInterrupt) as error:
+        again = f"run the same command again: {', '.join(file.name for file in files)} is written already"
+        if isinstance(error, KeyboardInterrupt) and files:
+            error.add_note(again)
+        elif isinstance(error, StorageError) and files:
+            error.hint = f"{error.hint or error.advice}; then {again}"
         raise

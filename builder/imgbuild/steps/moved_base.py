@@ -26,6 +26,7 @@ ROWS = 200
 """labels, and distributions, that are named."""
 _TEXT = 300
 """characters of one text of the base."""
+_ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,10 @@ class Differences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreimageChange:
-    """A file that a step found in another state than the lock had: `absent`, a digest or a link."""
+    """A file that a step found in another state than the lock had: `absent`, a digest or a link.
+
+    `new` is `elsewhere` where the step touches another path now, since a link is on the way.
+    """
 
     step: str
     path: str
@@ -144,6 +148,11 @@ def preimage_changes(old: Lock, new: Lock) -> tuple[PreimageChange, ...]:
             found[row.path] = (
                 PreimageChange(step=row.step, path=row.path, old=state or "", new=row.states[0]) if changed else None
             )
+    # A link on the way to a file, and the step touches another one.
+    steps, after = {row.step for row in new.pins.files}, {(row.step, row.path) for row in new.pins.files}
+    for (step, path), state in before.items():
+        if step in steps and (step, path) not in after and path not in found:
+            found[path] = PreimageChange(step=step, path=path, old=state, new=_ELSEWHERE)
     return tuple(row for row in found.values() if row is not None)
 
 

@@ -11,6 +11,8 @@ and the states that a file of states names after it. States before it still have
 from __future__ import annotations
 
 import dataclasses
+import json
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,15 +22,16 @@ from imgbuild.adapters.tomledit import Edit, edit_lists
 from imgbuild.config import DEFAULT_LIMITS
 from imgbuild.content.patch import parse_patch
 from imgbuild.digest import Digest
-from imgbuild.errors import InputError, StepError, UsageError
+from imgbuild.errors import DocumentError, InputError, StepError, UsageError
 from imgbuild.model.image import GitSource
 from imgbuild.model.layer import Compile, GitTree, Patch, numbered
 from imgbuild.model.lockfile import LockedGit
 from imgbuild.model.paths import image_path, relative_path, show
 from imgbuild.steps.apply import selected
+from imgbuild.steps.check import check_image
 from imgbuild.steps.given import open_given
 from imgbuild.steps.lock import make_lock
-from imgbuild.steps.patchpins import PREFIX, PatchPin, PatchUse, named_patches
+from imgbuild.steps.patchpins import PREFIX, PatchPin, PatchUse, named_patches, patch_pins
 from imgbuild.steps.sources import Sources, locate, repository
 from imgbuild.steps.target import EditedFile, Target, commit_of, git_target
 from imgbuild.text import printable
@@ -80,7 +83,7 @@ def patch_targets(
 
 def _own(image: ImageInput, old: Lock, pin: PatchPin, to: str | None) -> Target:
     before = pin.uses[0].layer.files[pin.stage]
-    data = before if to is None else _given(to)
+    data = before if to is None else _given(to, pin)
     if data != before and image.stand_in is not None:
         hint = "move it without --stand-in, or change the file"
         raise UsageError(f"--update {PREFIX}{pin.name}", f"is {pin.place}, a file of the real layer", hint=hint)
@@ -92,13 +95,16 @@ def _own(image: ImageInput, old: Lock, pin: PatchPin, to: str | None) -> Target:
     )
 
 
-def _given(to: str) -> bytes:
+def _given(to: str, pin: PatchPin) -> bytes:
+    """The bytes of a file that can be read as a patch: else it is that file that is wrong, and none of the layer."""
     option = f"--to {printable(to, 300)}"
     limit = DEFAULT_LIMITS.text_bytes
     with open_given(option, Path(to)) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise UsageError(option, "is too long for a patch", expected=f"at most {limit} bytes")
+    for use in pin.uses:
+        parse_patch(data, subject=option, strip=use.step.strip)
     return data
 
 
@@ -118,16 +124,17 @@ def _of_source(
             f"needs a lock of the commit that the definition has of source {name}",
             expected=source.commit,
             actual=locked.commit,
-            hint=f"run `imgbuild lock {image.words}` first, or take the change back",
+            hint=f"was a move interrupted? the same command with `--to {source.commit}` ends it, and then goes on; "
+            f"else run `imgbuild lock {image.words}` first, or take the change back",
         )
     stages = {pin.stage for pin in pins}
     with (
         git.fetch(locate(context, source.repository), commit) as after,
         git.fetch(locate(context, locked.repository), locked.commit, expected_tree=locked.tree) as before,
     ):
-        moved = _differences(image, name, before, after)
+        moved, contents = _differences(image, name, before, after)
         known = {pin.stage: _digest_in(after, pin, commit) for pin in pins}
-    if not moved & stages:
+    if not contents & stages:
         # Nothing of the patch is another one: there is no reason to move what else the source has.
         return Target(source=locked)
     others = sorted(moved - stages)
@@ -139,7 +146,8 @@ def _of_source(
             expected=f"no other change than that of {', '.join(sorted(stages))}",
             actual=", ".join(others[:_SHOWN]) + more,
             where=f"commit {commit}, compared with {locked.commit}",
-            hint=f"move all of it with `--update {name}`, or give the patch a source of its own in the definition",
+            hint=_together(image, name, others, pins)
+            or f"move all of it with `--update {name}`, or give the patch a source of its own in the definition",
         )
     digests = {stage: digest for stage, digest in known.items() if stage in source.digests}
     target = git_target(context, name, msgspec.structs.replace(source, digests={**source.digests, **digests}), to)
@@ -152,23 +160,35 @@ def _of_source(
     )
 
 
+def _together(image: ImageInput, source: str, others: list[str], pins: list[PatchPin]) -> str | None:
+    """The words that move patches of one source together; None where something else than patches would move."""
+    known = {pin.stage: pin for pin in patch_pins(image).values() if pin.source == source}
+    if not all(stage in known for stage in others):
+        return None
+    names = sorted({pin.name for pin in pins} | {known[stage].name for stage in others})
+    return f"move them together: `imgbuild lock {image.words} {' '.join(f'--update {PREFIX}{one}' for one in names)}`"
+
+
 def _digest_in(tree: Tree, pin: PatchPin, commit: str) -> Digest:
     try:
         return Digest.of(tree.file(pin.stage, subject=f"source {pin.source}").read())
     except StepError as error:
         raise InputError(
             f"patch {pin.place}",
-            "is not in the commit that it is to move to",
+            "is no file in the commit that it is to move to",
             actual=error.problem,
             where=f"commit {commit}",
-            hint="give another commit with --to; if the patch has another name there, change `stages` of its step",
+            hint="give another commit with --to; if the patch has another name there, or is a link, change `stages` of "
+            "its step",
         ) from error
 
 
-def _differences(image: ImageInput, name: str, before: Tree, after: Tree) -> set[str]:
-    """Files of a source that steps take, and that are not the same in both trees."""
+def _differences(image: ImageInput, name: str, before: Tree, after: Tree) -> tuple[set[str], set[str]]:
+    """Files of a source that steps take and that differ between two trees; and those without another mode only."""
     first, second = (dict(_taken(image, name, tree)) for tree in (before, after))
-    return {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
+    moved = {path for path in first.keys() | second.keys() if first.get(path) != second.get(path)}
+    bare, other = ({path: (stat.S_IFMT(row[0]), row[1]) for path, row in rows.items()} for rows in (first, second))
+    return moved, {path for path in moved if bare.get(path) != other.get(path)}
 
 
 def _taken(image: ImageInput, name: str, tree: Tree) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -226,6 +246,7 @@ def states_after(
         DocumentError: the file cannot be edited without changing something else.
         ImgbuildError: a patch does not apply, and whatever else assembling says.
     """
+    check_image(image)
     pins = named_patches(image, [f"{PREFIX}{name}" for name in patches])
     uses: dict[tuple[str, str], list[PatchUse]] = {}
     for use in (use for pin in pins for use in pin.uses if use.step.states is not None):
@@ -245,17 +266,29 @@ def states_after(
                 if project.stand_in is not None:
                     raise _of_stand_ins(pins[0].name, name, changed)
                 raw = rows[0].layer.files[states]
-                files.append(EditedFile(name=name, before=raw, after=edit_lists(raw, changed, subject=name)))
+                files.append(EditedFile(name=name, before=raw, after=_edited(raw, changed, name)))
     return tuple(files)
 
 
+def _edited(raw: bytes, changed: dict[str, list[str]], name: str) -> bytes:
+    try:
+        return edit_lists(raw, changed, subject=name)
+    except DocumentError as error:
+        error.hint = f"write them there by hand, and run the same command again: {_rows(changed)}"
+        raise
+
+
+def _rows(changed: dict[str, list[str]]) -> str:
+    """States as people may write them down."""
+    rows = "; ".join(f"{path} = {json.dumps(states)}" for path, states in list(changed.items())[:_SHOWN])
+    return rows + (f"; and {len(changed) - _SHOWN} more files" if len(changed) > _SHOWN else "")
+
+
 def _of_stand_ins(patch: str, name: str, changed: dict[str, list[str]]) -> UsageError:
-    rows = "; ".join(f"{path}: {' -> '.join(states)}" for path, states in list(changed.items())[:_SHOWN])
-    more = f"; and {len(changed) - _SHOWN} more files" if len(changed) > _SHOWN else ""
     return UsageError(
         f"--update {PREFIX}{patch}",
         f"has to move states, which stand in {name}, a document of stand-ins",
-        hint=f"correct them there: {rows}{more}",
+        hint=f"correct them there: {_rows(changed)}",
     )
 
 

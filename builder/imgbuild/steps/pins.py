@@ -18,6 +18,7 @@ from imgbuild.errors import (
     FactMismatchError,
     InputError,
     MissingError,
+    StepError,
     StorageError,
 )
 from imgbuild.model.image import (
@@ -47,6 +48,7 @@ from imgbuild.steps.singlefile import fetch_whole
 from imgbuild.steps.sources import fetch_wheel, locate, repository, wheel_pin
 
 if TYPE_CHECKING:
+    from imgbuild.adapters.gitsource import GitTree
     from imgbuild.model.image import ImageDefinition, Source
     from imgbuild.model.lockfile import Lock, LockedBase, LockedSource
     from imgbuild.steps.context import Context
@@ -239,7 +241,7 @@ def resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
     git = repository(context)
     commit = source.commit or git.resolve(where, source.ref)
     with git.fetch(where, commit) as tree:
-        evidence = {path: Digest.of(tree.file(path, subject=name).read()) for path in _named(source)}
+        evidence = {path: _digest(tree, name, source, path) for path in _named(source)}
         others = [path for path, digest in sorted(source.digests.items()) if evidence[path] != digest]
         if others:
             raise _other_files(name, source, commit, evidence, others)
@@ -254,6 +256,16 @@ def resolve_git(context: Context, name: str, source: GitSource) -> LockedGit:
         )
 
 
+def _digest(tree: GitTree, name: str, source: GitSource, path: str) -> Digest:
+    """Of a file that the definition names."""
+    try:
+        return Digest.of(tree.file(path, subject=name).read())
+    except StepError as error:
+        table = "digests" if path in source.digests else "evidence"
+        error.hint = f"the definition names it in sources.{name}.{table}: take it out there, or choose another commit"
+        raise
+
+
 def _other_files(
     name: str, source: GitSource, commit: str, found: dict[str, Digest], paths: list[str]
 ) -> FactMismatchError:
@@ -266,7 +278,8 @@ def _other_files(
         expected=source.digests[paths[0]],
         actual=found[paths[0]],
         where=f"{paths[0]}, commit {commit}",
-        hint=f"read what changed; if that is wanted, correct sources.{name}.digests in the definition{more}",
+        hint=f"read what changed; if that is wanted, correct sources.{name}.digests in the definition{more}; of a "
+        "patch, `imgbuild lock IMAGE --update patch:NAME` does so",
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from imgbuild.adapters.child import Parent
     from imgbuild.digest import Readable
 
-_WENT_BYTES = 2 * MIB
+_WENT_BYTES = 8 * MIB
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):

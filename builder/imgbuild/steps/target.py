@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from imgbuild.adapters.giturl import is_commit
+from imgbuild.adapters.giturl import is_commit, shown
 from imgbuild.adapters.tomledit import Edit
 from imgbuild.errors import InputError, UsageError
 from imgbuild.steps.pins import resolve_git
 from imgbuild.steps.sources import locate, repository
-from imgbuild.text import printable
 
 if TYPE_CHECKING:
     from imgbuild.model.image import GitSource
@@ -56,10 +55,11 @@ def commit_of(context: Context, name: str, source: GitSource, to: str | None) ->
     try:
         return repository(context).resolve(where, source.ref if to is None else to)
     except InputError as error:
-        if to is None:
+        # What is said of the repository is not to be blamed on the user's word.
+        if to is None or not error.subject.startswith("ref "):
             raise
         hint = f"source {name} is a git repository: give a commit, branch or tag of it"
-        raise UsageError(f"--to {printable(to, 300)}", error.problem, expected=error.expected, hint=hint) from error
+        raise UsageError(f"--to {shown(to, 300)}", error.problem, expected=error.expected, hint=hint) from error
 
 
 def git_target(context: Context, name: str, source: GitSource, to: str | None) -> Target:
@@ -69,7 +69,15 @@ def git_target(context: Context, name: str, source: GitSource, to: str | None) -
     found = resolve_git(context, name, msgspec.structs.replace(source, commit=commit))
     if source.commit is not None:
         return Target(edits=(Edit(keys=("sources", name, "commit"), value=commit),), source=found)
+    if is_commit(source.ref):
+        return Target(edits=(Edit(keys=("sources", name, "ref"), value=commit),), source=found)
     if is_commit(ref):
+        if source.digests:
+            raise UsageError(
+                f"--to {ref}",
+                f"would have the definition contradict itself: sources.{name} has digests, and follows {source.ref}",
+                hint=f"write `commit = …` into sources.{name} (any commit: it is moved then), and run it again",
+            )
         return Target(source=found)
     found = msgspec.structs.replace(found, ref=ref)
     return Target(edits=(Edit(keys=("sources", name, "ref"), value=ref),), source=found)

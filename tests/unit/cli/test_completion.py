@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
+import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +49,53 @@ def test_tags_of_the_store_are_offered(tiny: Tiny, monkeypatch: pytest.MonkeyPat
     assert offered("inventory", "--project", str(tiny.root), "") == ["base"]
     monkeypatch.setenv("IMGBUILD_STORE", str(tiny.root / "nowhere"))
     assert offered("inventory", "--project", str(tiny.root), "") == []
+
+
+def typed(tiny: Tiny, line: str) -> str:
+    """What a real bash makes of a line and two tabs: all that it writes from there on."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    pid, terminal = pty.fork()
+    if not pid:
+        os.chdir(tiny.root)
+        os.execve("/bin/bash", ["bash", "--norc", "--noprofile", "-i"], {"PATH": path, "PS1": "ready> "})  # noqa: S606
+    try:
+        until(terminal, b"ready> ")
+        os.write(terminal, b'eval "$(_IMGBUILD_COMPLETE=bash_source imgbuild)"\n')
+        until(terminal, b"\nready> ")
+        os.write(terminal, line.encode() + b"\t\t")
+        said = until(terminal, b"<")
+        os.write(terminal, b"\x15\n")
+        return said.decode().replace("\x07", "")
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(terminal)
+
+
+def until(terminal: int, mark: bytes) -> bytes:
+    """What is written up to a mark, or until nothing comes for two seconds."""
+    said = b""
+    while mark not in said and select.select([terminal], [], [], 2)[0]:
+        said += os.read(terminal, 65_536)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("line", "whole"),
+    [
+        ("imgbuild lock tiny --update helpe", "imgbuild lock tiny --update helper "),
+        ("imgbuild lock tiny --update pat", "imgbuild lock tiny --update patch:"),
+        ("imgbuild build tiny --output oci-", "imgbuild build tiny --output oci-archive:"),
+        ("imgbuild build tiny --output=oci-", "imgbuild build tiny --output=oci-archive:"),
+    ],
+)
+def test_bash_completes_words_up_to_a_colon_or_an_equals_sign(tiny: Tiny, line: str, whole: str) -> None:
+    assert whole in typed(tiny, line)
+
+
+def test_bash_offers_what_may_follow_a_colon(tiny: Tiny) -> None:
+    said = typed(tiny, "imgbuild lock tiny --update patch:")
+    assert "\n1  2" in said.replace("\r", "")
 
 
 PINS = ["adapter", "base", "helper", "nccl", "nccl-wheel", "patch:1", "patch:2"]

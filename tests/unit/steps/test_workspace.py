@@ -73,7 +73,7 @@ def test_a_file_of_two_distributions_is_not_swapped_for_one_of_them(tiny: Tiny) 
 def test_a_file_of_two_distributions_that_are_named_is_swapped_and_both_say_what_it_is(tiny: Tiny, claim: str) -> None:
     shared(tiny, claim)
     tiny.layers["tiny-nccl"][0]["shared_with"] = ["other"]
-    write_lock(tiny.project().lock_path("tiny"), made(tiny))
+    write_lock(tiny.project().lock_path("tiny"), made(tiny), old=tiny.project().lock("tiny"))
     report = tiny.build(dry_run=True).report
     assert report.ok, [row for row in report.findings if row.required and row.verdict.value != "match"]
     tiny.layers["tiny-nccl"][0]["shared_with"] = ["another"]
