@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import queue
 import re
+import threading
+import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from imgbuild.config import CHUNK_BYTES
@@ -17,6 +20,10 @@ _LENGTHS = {"sha256": 64, "sha512": 128}
 _HEX = re.compile(r"[0-9a-f]+")
 _DRAIN_BYTES = 16 * CHUNK_BYTES
 """bytes. Reading and hashing do without the interpreter's lock; to get it back takes up to 5 ms."""
+_BESIDE_BYTES = 4 * CHUNK_BYTES
+"""bytes from which on to hand them to another thread is worth it."""
+_BESIDE_PIECES = 4
+"""that wait for that thread at most."""
 
 
 class Readable(Protocol):
@@ -82,6 +89,49 @@ class Digest:
 
     def __hash__(self) -> int:
         return hash((self.algorithm, self.encoded))
+
+
+class BesideHash:
+    """A hash that another thread takes of what is long, while whoever gives the bytes goes on.
+
+    For work that one thread does while another core has nothing to do. It has the last few pieces in memory; what is
+    given must not change. The thread ends with `hexdigest`, or with this object.
+    """
+
+    def __init__(self, algorithm: str = "sha256") -> None:
+        self._hasher = hashlib.new(algorithm)
+        self._size = 0
+        self._thread: threading.Thread | None = None
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(_BESIDE_PIECES)
+        weakref.finalize(self, self._pieces.put, None)
+
+    def update(self, data: bytes) -> None:
+        """The next bytes."""
+        self._size += len(data)
+        if self._size < _BESIDE_BYTES:
+            self._hasher.update(data)
+            return
+        if self._thread is None:
+            work = (self._hasher, self._pieces, self._room)
+            self._thread = threading.Thread(target=_hash_beside, args=work, daemon=True)
+            self._thread.start()
+        self._room.acquire()
+        self._pieces.put(data)
+
+    def hexdigest(self) -> str:
+        """Of all bytes so far, when they are hashed; more may follow."""
+        if self._thread is not None:
+            self._pieces.put(None)
+            self._thread.join()
+            self._thread = None
+        return self._hasher.hexdigest()
+
+
+def _hash_beside(hasher: hashlib._Hash, pieces: queue.SimpleQueue[bytes | None], room: threading.Semaphore) -> None:
+    while (data := pieces.get()) is not None:
+        hasher.update(data)
+        room.release()
 
 
 def chunks(stream: Readable, size: int = CHUNK_BYTES) -> Iterator[bytes]:

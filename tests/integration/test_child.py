@@ -141,7 +141,7 @@ def test_memory_that_is_freed_is_kept_for_what_follows_unless_the_user_says_othe
     monkeypatch.setenv("MALLOC_TOP_PAD_", "1234")
     child = Child(echoing.__name__, anonymous(tmp_path))
     assert ask(child, b"variable MALLOC_TOP_PAD_") == b"1234"
-    assert int(ask(child, b"variable MALLOC_TRIM_THRESHOLD_")) == 64 * MIB
+    assert int(ask(child, b"variable MALLOC_TRIM_THRESHOLD_")) == 16 * MIB
     child.end()
 
 

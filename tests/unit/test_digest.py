@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import hashlib
 import io
+import random
+import threading
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from imgbuild.digest import Digest, VerifiedReader, chunks, digest_of
+from imgbuild.digest import BesideHash, Digest, VerifiedReader, chunks, digest_of
 from imgbuild.errors import DigestMismatchError, DocumentError
 
 HEX = "0123456789abcdef" * 4
@@ -105,3 +108,30 @@ def test_a_longer_stream_is_left_after_one_byte_too_many() -> None:
     with pytest.raises(DigestMismatchError):
         VerifiedReader(stream, Digest.of(b"content"), 7, subject="blob").drain()
     assert stream.tell() == 8
+
+
+@pytest.mark.parametrize("size", [0, 1, 1_000, 5_000_000])
+@pytest.mark.parametrize("piece", [1_000, 700_000, 3_000_000])
+def test_a_hash_beside_is_the_same_hash(size: int, piece: int) -> None:
+    data = random.Random(size).randbytes(size)
+    for algorithm in ("sha256", "sha512"):
+        found, model = BesideHash(algorithm), hashlib.new(algorithm)
+        for start in range(0, 2 * size, piece):
+            found.update((data + data)[start : start + piece])
+            model.update((data + data)[start : start + piece])
+            if start % 3 == 0:
+                assert found.hexdigest() == model.hexdigest()
+        assert found.hexdigest() == model.hexdigest()
+
+
+def test_the_thread_of_a_hash_ends_with_it_also_where_nobody_asked_for_the_result() -> None:
+    before = threading.active_count()
+    found = BesideHash()
+    for _ in range(20):
+        found.update(bytes(1_000_000))
+    assert threading.active_count() == before + 1
+    del found
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before

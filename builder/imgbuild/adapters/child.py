@@ -47,9 +47,9 @@ _GRACE_SECONDS = 1.0
 _LOOK_SECONDS = 0.1
 """after which somebody who waits is asked whether to go on."""
 _ALLOCATOR = {
-    "MALLOC_TRIM_THRESHOLD_": str(64 * MIB),
-    "MALLOC_MMAP_THRESHOLD_": str(32 * MIB),
-    "MALLOC_TOP_PAD_": str(8 * MIB),
+    "MALLOC_TRIM_THRESHOLD_": str(16 * MIB),
+    "MALLOC_MMAP_THRESHOLD_": str(16 * MIB),
+    "MALLOC_TOP_PAD_": str(1 * MIB),
 }
 """For glibc's malloc (mallopt(3)), unless the user says otherwise: what is freed is kept and used again. By itself it
 would go back to the kernel and be asked for anew with each piece of a layer, a twelfth of the time of reading one."""

@@ -26,7 +26,6 @@ Errors: a value which a definition or a source may have brought in (a name, a ta
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -34,7 +33,7 @@ from imgbuild.config import CHUNK_BYTES
 from imgbuild.content import ustar
 from imgbuild.content.changes import MARKER_PREFIX, MARKERS, BytesContent, Change, ChangeType, Content, checked, show
 from imgbuild.content.storedgzip import StoredGzipWriter
-from imgbuild.digest import Digest
+from imgbuild.digest import BesideHash, Digest
 from imgbuild.errors import DigestMismatchError, InternalError, StepError
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class _Meter:
     """The sha256 and the length of what has gone by."""
 
     def __init__(self) -> None:
-        self._hasher = hashlib.sha256()
+        self._hasher = BesideHash()
         self.size = 0
 
     def update(self, data: bytes) -> None:

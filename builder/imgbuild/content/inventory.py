@@ -19,7 +19,7 @@ from imgbuild.content.compression import decompress
 from imgbuild.content.elf import is_elf, newest_glibc, read_elf
 from imgbuild.content.elftexts import ARCHIVES, Inside, Texts, variable_names
 from imgbuild.content.tarstream import EntryType, TarEntry, TarReader
-from imgbuild.digest import Digest
+from imgbuild.digest import BesideHash, Digest
 from imgbuild.errors import ArchiveError, DocumentError
 
 if TYPE_CHECKING:
@@ -183,11 +183,13 @@ class LayerScan(msgspec.Struct, frozen=True, kw_only=True):
 class _Counted:
     """Hashes and counts what is read through it."""
 
-    def __init__(self, stream: Readable, algorithm: str, advance: Callable[[int], object]) -> None:
+    def __init__(
+        self, stream: Readable, algorithm: str, advance: Callable[[int], object], *, beside: bool = False
+    ) -> None:
         self._stream = stream
         self._advance = advance
         self._algorithm = algorithm
-        self.hasher = hashlib.new(algorithm)
+        self.hasher = BesideHash(algorithm) if beside else hashlib.new(algorithm)
         self.count = 0
 
     def read(self, size: int, /) -> bytes:
@@ -209,6 +211,7 @@ def scan_layer(
     capture: Callable[[Digest, bytes], object],
     advance: Callable[[int], object] = int,
     algorithms: tuple[str, str] = ("sha256", "sha256"),
+    beside: bool = False,
     broken: Callable[[Digest, int], object] = lambda _digest, _size: None,
     limits: Limits = DEFAULT_LIMITS,
 ) -> LayerScan:
@@ -221,6 +224,7 @@ def scan_layer(
         capture: is handed digest and bytes of each small file that later steps read.
         advance: is told the number of compressed bytes of each read.
         algorithms: of the digest of the compressed bytes and of the DiffID; sha512 where an image has it (case C15).
+        beside: take these in other threads, which is faster where a core has nothing to do.
         broken: is told digest and size in bytes of a stream that is not accepted, read to its end; may raise what says
             more.
         limits: bounds; `captured_file_bytes` for `capture`.
@@ -229,9 +233,9 @@ def scan_layer(
         ArchiveError: the stream is not a layer that we accept. Whether digest and DiffID are the expected ones is not
             checked here.
     """
-    outer = _Counted(stream, algorithms[0], advance)
+    outer = _Counted(stream, algorithms[0], advance, beside=beside)
     try:
-        inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int)
+        inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int, beside=beside)
         reader = TarReader(inner, subject=subject, limits=limits)
         scanner = _Scanner(reader, spool, capture, limits, subject)
         entries = tuple(scanner.entry(entry) for entry in reader)

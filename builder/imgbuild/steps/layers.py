@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 
-def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan:
-    """Read one layer whole. Digests are taken by the algorithms of those given, and not compared."""
+def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task, *, beside: bool = False) -> LayerScan:
+    """Read one layer whole. Digests are taken by the algorithms of those given, and not compared.
+
+    With `beside` they are taken in other threads, for whoever reads one layer at a time.
+    """
     with (
         open_layer(context, layer) as stream,
         context.progress.part(f"layer {layer.digest.encoded[:12]}", layer.size) as part,
@@ -39,11 +42,17 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task)
             task.advance(count)
             part.advance(count)
 
-        return scan(context.cache, stream, layer, diff_id, advance)
+        return scan(context.cache, stream, layer, diff_id, advance, beside=beside)
 
 
 def scan(
-    cache: Cache, stream: Readable, layer: Descriptor, diff_id: Digest, advance: Callable[[int], object]
+    cache: Cache,
+    stream: Readable,
+    layer: Descriptor,
+    diff_id: Digest,
+    advance: Callable[[int], object],
+    *,
+    beside: bool = False,
 ) -> LayerScan:
     """Read the stream of a layer whole; what small files later steps need goes into the cache. As `read_layer`."""
 
@@ -59,6 +68,7 @@ def scan(
             capture=capture,
             advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),
+            beside=beside,
             # Damage is the likelier cause than a layer that was made so.
             broken=lambda digest, size: check_bytes(layer, digest, size),
         )

@@ -131,7 +131,7 @@ def _scan_layers(context: Context, layers: Layers, known: KnownLayers) -> tuple[
                 task.advance(result.size)
                 scans.append(LayerScan(digest=result.digest, size=result.size, inventory=inventory))
                 continue
-            scan = read_layer(context, blob(result), result.diff_id, task)
+            scan = read_layer(context, blob(result), result.diff_id, task, beside=True)
             known.keep_scan(result, scan)
             scans.append(scan)
     return tuple(scans)
