@@ -9,6 +9,7 @@ import os
 import tarfile
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, FactMismatchError, LayoutError
@@ -98,6 +99,56 @@ def test_facts_of_another_number_of_layers_are_refused(context: Context, count: 
     layer = put(context, GOOD)
     with pytest.raises(FactMismatchError, match="another number of base layers"):
         take_inventories(context, (layer, layer), (DIFF_ID, DIFF_ID), (DIFF_ID,) * count)
+
+
+def claimed(context: Context, layer: Descriptor, content: bytes, diff_id: Digest) -> Digest:
+    """The digest of the inventory of a layer, with a DiffID that somebody claims."""
+    (row,) = take_inventories(context, (layer,), (Digest.of(content),), None)
+    context.cache.root.joinpath("inventories").rename(context.cache.root / f"once-{layer.digest.encoded[:8]}")
+    return Digest.of(msgspec.structs.replace(row.inventory, diff_id=diff_id).dump())
+
+
+def test_a_layer_whose_inventory_is_pinned_is_kept_for_whoever_pins_it_and_for_nobody_else(context: Context) -> None:
+    good = put(context, GOOD)
+    pinned = claimed(context, good, GOOD, DIFF_ID)
+    for cached in (False, True):
+        (row,) = take_inventories(context, (good,), (DIFF_ID,), (pinned,))
+        assert (row.digest, row.cached, row.inventory.diff_id) == (pinned, cached, DIFF_ID)
+    assert not (context.cache.root / "inventories").exists()
+    (row,) = take_inventories(context, (good,), (DIFF_ID,), None)
+    assert (row.digest, row.cached) == (pinned, False)
+
+
+def test_a_pinned_inventory_with_another_diff_id_than_that_of_the_config_is_refused(context: Context) -> None:
+    evil = put(context, EVIL)
+    pinned = claimed(context, evil, EVIL, Digest.of(EVIL))
+    with pytest.raises(DigestMismatchError, match="does not have the DiffID"):
+        take_inventories(context, (evil,), (DIFF_ID,), (pinned,))
+
+
+def test_another_inventory_than_the_pinned_one_is_refused_where_the_diff_id_is_right(context: Context) -> None:
+    good = put(context, GOOD)
+    with pytest.raises(FactMismatchError, match="differs from the lock's") as caught:
+        take_inventories(context, (good,), (DIFF_ID,), (DIFF_ID,))
+    assert caught.value.actual == str(claimed(context, good, GOOD, DIFF_ID))
+
+
+def test_what_a_lock_wrongly_says_of_a_diff_id_is_believed_with_that_lock_only(context: Context) -> None:
+    evil = put(context, EVIL)
+    forged = claimed(context, evil, EVIL, DIFF_ID)
+    assert take_inventories(context, (evil,), (DIFF_ID,), (forged,))[0].digest == forged
+    with pytest.raises(DigestMismatchError, match="does not have the DiffID"):
+        take_inventories(context, (evil,), (DIFF_ID,), None)
+
+
+def test_damage_of_a_layer_whose_inventory_is_pinned_is_found(context: Context) -> None:
+    good = put(context, GOOD)
+    pinned = claimed(context, good, GOOD, DIFF_ID)
+    path = context.store.path(good.digest)
+    # Of the time in the header of gzip, which changes nothing of what is in it.
+    path.write_bytes(path.read_bytes()[:4] + b"\1" + path.read_bytes()[5:])
+    with pytest.raises(DigestMismatchError, match="does not have its digest"):
+        take_inventories(context, (good,), (DIFF_ID,), (pinned,))
 
 
 @pytest.mark.parametrize("change", [-1, 1, 10_000_000])

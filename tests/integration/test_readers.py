@@ -19,6 +19,7 @@ import pytest
 from imgbuild import errors
 from imgbuild.adapters.child import Child
 from imgbuild.adapters.registry.repository import Repository
+from imgbuild.digest import Digest
 from imgbuild.errors import DigestMismatchError, ImgbuildError
 from imgbuild.progress import Silent
 from imgbuild.steps import readers
@@ -373,3 +374,15 @@ def wait_for(ready: Callable[[], bool]) -> None:
     while not ready():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_a_diff_id_that_is_assumed_is_not_hashed_in_a_process_either(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch, begun: list[Child]
+) -> None:
+    context, layers, diff_ids = stored(tiny)
+    apart.always(monkeypatch)
+    other = Digest.of(b"another layer")
+    with readers.reading(context, layers) as (read, _), context.progress.task("reading layers", None) as task:
+        assert read(layers[0], other, task, assumed=True).inventory.diff_id == other
+        assert read(layers[0], other, task).inventory.diff_id == diff_ids[0]
+    assert begun

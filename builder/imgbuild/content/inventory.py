@@ -203,6 +203,23 @@ class _Counted:
         return Digest(self._algorithm, self.hasher.hexdigest())
 
 
+class _Known:
+    """Counts what is read through it, whose digest is known."""
+
+    def __init__(self, stream: Readable, digest: Digest) -> None:
+        self._stream = stream
+        self._digest = digest
+        self.count = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self.count += len(data)
+        return data
+
+    def digest(self) -> Digest:
+        return self._digest
+
+
 def scan_layer(
     stream: Readable,
     *,
@@ -211,6 +228,7 @@ def scan_layer(
     capture: Callable[[Digest, bytes], object],
     advance: Callable[[int], object] = int,
     algorithms: tuple[str, str] = ("sha256", "sha256"),
+    diff_id: Digest | None = None,
     beside: bool = False,
     broken: Callable[[Digest, int], object] = lambda _digest, _size: None,
     limits: Limits = DEFAULT_LIMITS,
@@ -224,6 +242,8 @@ def scan_layer(
         capture: is handed digest and bytes of each small file that later steps read.
         advance: is told the number of compressed bytes of each read.
         algorithms: of the digest of the compressed bytes and of the DiffID; sha512 where an image has it (case C15).
+        diff_id: is taken for the DiffID, and nothing is hashed for it: for whoever compares the inventory, in which it
+            stands, with one that was taken of the same bytes.
         beside: take these in other threads, which is faster where a core has nothing to do.
         broken: is told digest and size in bytes of a stream that is not accepted, read to its end; may raise what says
             more.
@@ -235,7 +255,8 @@ def scan_layer(
     """
     outer = _Counted(stream, algorithms[0], advance, beside=beside)
     try:
-        inner = _Counted(decompress(outer, subject=subject, limits=limits), algorithms[1], int, beside=beside)
+        text = decompress(outer, subject=subject, limits=limits)
+        inner = _Counted(text, algorithms[1], int, beside=beside) if diff_id is None else _Known(text, diff_id)
         reader = TarReader(inner, subject=subject, limits=limits)
         scanner = _Scanner(reader, spool, capture, limits, subject)
         entries = tuple(scanner.entry(entry) for entry in reader)

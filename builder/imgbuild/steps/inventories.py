@@ -13,9 +13,9 @@ from imgbuild.steps.layers import check_bytes
 from imgbuild.steps.readers import reading
 
 if TYPE_CHECKING:
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Mapping
 
-    from imgbuild.content.inventory import Inventory
+    from imgbuild.content.inventory import Inventory, LayerScan
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
     from imgbuild.steps.readers import Read
@@ -66,7 +66,7 @@ def take_inventories(
     pairs = list(zip(layers, diff_ids, strict=True))
     wanted: dict[_Pair, Digest | None] = dict(zip(pairs, expected or [None] * len(pairs), strict=True))
     results = {pair: taken for pair, digest in wanted.items() if (taken := _cached(context, pair, digest)) is not None}
-    results.update(_read(context, wanted.keys() - results.keys()))
+    results.update(_read(context, {pair: digest for pair, digest in wanted.items() if pair not in results}))
     rows = [results[pair] for pair in pairs]
     for index, row in enumerate(rows):
         if expected is not None and row.digest != expected[index]:
@@ -80,8 +80,8 @@ def take_inventories(
     return rows
 
 
-def _read(context: Context, missing: AbstractSet[_Pair]) -> dict[_Pair, Taken]:
-    """Read layers, the largest first, so that no long one is left alone at the end."""
+def _read(context: Context, missing: Mapping[_Pair, Digest | None]) -> dict[_Pair, Taken]:
+    """Read layers, the largest first, so that no long one is left alone at the end; each with what is expected."""
     if not missing:
         return {}
     order = sorted(missing, key=lambda pair: (-pair[0].size, pair[0].digest, pair[1]))
@@ -92,7 +92,8 @@ def _read(context: Context, missing: AbstractSet[_Pair]) -> dict[_Pair, Taken]:
         Crew(context, workers) as crew,
     ):
         watched = crew.watched(task)
-        return dict(zip(order, crew.map(lambda pair: _take(context, pair, watched, read), order), strict=True))
+        taken = crew.map(lambda pair: _take(context, pair, missing[pair], watched, read), order)
+        return dict(zip(order, taken, strict=True))
 
 
 def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | None:
@@ -106,17 +107,35 @@ def _cached(context: Context, pair: _Pair, expected: Digest | None) -> Taken | N
     return None if claimed is None else Taken(inventory=claimed, digest=expected, cached=True)
 
 
-def _take(context: Context, pair: _Pair, task: Task, read: Read) -> Taken:
-    """Read one layer whole, check digest, size and DiffID, and keep its inventory."""
+def _take(context: Context, pair: _Pair, expected: Digest | None, task: Task, read: Read) -> Taken:
+    """Read one layer whole, check digest, size and DiffID, and keep its inventory.
+
+    Where the lock pins its inventory, the DiffID is not hashed: it stands in that one, which was taken of bytes with
+    the same digest. As nothing but the lock says so, it is kept for whoever has the same lock.
+    """
     layer, diff_id = pair
-    subject = f"layer {layer.digest}"
-    found = read(layer, diff_id, task)
-    if (found.digest, found.size) != (layer.digest, layer.size) and context.places.is_local(layer):
-        context.store.quarantine(layer.digest)
-    check_bytes(layer, found.digest, found.size)
+    if expected is not None:
+        scan = _whole(context, layer, read(layer, diff_id, task, assumed=True))
+        raw = scan.inventory.dump()
+        if Digest.of(raw) == expected:
+            context.cache.put([raw], expected=expected)
+            return Taken(inventory=scan.inventory, digest=expected, cached=False)
+        # Which of the two is wrong, is found out by hashing all of it.
+    found = _whole(context, layer, read(layer, diff_id, task))
     if found.inventory.diff_id != diff_id:
         raise DigestMismatchError(
-            subject, "does not have the DiffID of the config", expected=diff_id, actual=found.inventory.diff_id
+            f"layer {layer.digest}",
+            "does not have the DiffID of the config",
+            expected=diff_id,
+            actual=found.inventory.diff_id,
         )
     digest = context.cache.keep_inventory(layer, found.inventory)
     return Taken(inventory=found.inventory, digest=digest, cached=False)
+
+
+def _whole(context: Context, layer: Descriptor, found: LayerScan) -> LayerScan:
+    """The same, if the bytes that were read are those of the descriptor."""
+    if (found.digest, found.size) != (layer.digest, layer.size) and context.places.is_local(layer):
+        context.store.quarantine(layer.digest)
+    check_bytes(layer, found.digest, found.size)
+    return found

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from imgbuild.steps.context import Context
 
 
-def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task, *, beside: bool = False) -> LayerScan:
+def read_layer(
+    context: Context, layer: Descriptor, diff_id: Digest, task: Task, *, assumed: bool = False, beside: bool = False
+) -> LayerScan:
     """Read one layer whole. Digests are taken by the algorithms of those given, and not compared.
 
-    With `beside` they are taken in other threads, for whoever reads one layer at a time.
+    With `beside` they are taken in other threads, for whoever reads one layer at a time. `assumed` is the DiffID that
+    is not hashed (`scan_layer`).
     """
     with (
         open_layer(context, layer) as stream,
@@ -42,7 +45,7 @@ def read_layer(context: Context, layer: Descriptor, diff_id: Digest, task: Task,
             task.advance(count)
             part.advance(count)
 
-        return scan(context.cache, stream, layer, diff_id, advance, beside=beside)
+        return scan(context.cache, stream, layer, diff_id, advance, assumed=assumed, beside=beside)
 
 
 def scan(
@@ -52,6 +55,7 @@ def scan(
     diff_id: Digest,
     advance: Callable[[int], object],
     *,
+    assumed: bool = False,
     beside: bool = False,
 ) -> LayerScan:
     """Read the stream of a layer whole; what small files later steps need goes into the cache. As `read_layer`."""
@@ -68,6 +72,7 @@ def scan(
             capture=capture,
             advance=advance,
             algorithms=(layer.digest.algorithm, diff_id.algorithm),
+            diff_id=diff_id if assumed else None,
             beside=beside,
             # Damage is the likelier cause than a layer that was made so.
             broken=lambda digest, size: check_bytes(layer, digest, size),

@@ -39,6 +39,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     size: int
     diff_id: str
+    assumed: bool
+    """The DiffID is not hashed (`scan_layer`)."""
     cache: bytes
     file: bytes | None
     """Has the layer."""
@@ -115,12 +117,13 @@ def main(parent: Parent) -> None:
 def _read(parent: Parent, job: Job) -> Done | Failed:
     cache = Cache(Path(os.fsdecode(job.cache)), ledger=Ledger())
     layer = Descriptor(media_type=job.media_type, digest=Digest.parse(job.digest), size=job.size)
+    diff_id = Digest.parse(job.diff_id)
     if job.file is None:
-        found = scan(cache, parent.stream(), layer, Digest.parse(job.diff_id), int)
+        found = scan(cache, parent.stream(), layer, diff_id, int, assumed=job.assumed)
     else:
         with open_regular(Path(os.fsdecode(job.file))) as file:
             stream: Readable = Bounded(file, layer.size)
-            found = scan(cache, stream, layer, Digest.parse(job.diff_id), _Telling(parent).advance)
+            found = scan(cache, stream, layer, diff_id, _Telling(parent).advance, assumed=job.assumed)
     kept = sum(row.written for row in cache.ledger.rows())
     return Done(digest=str(found.digest), size=found.size, inventory=found.inventory.dump(), kept=kept)
 

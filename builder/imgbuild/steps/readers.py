@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Self, TypeAlias
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
@@ -25,15 +25,22 @@ from imgbuild.steps.layers import open_layer, read_layer
 from imgbuild.steps.reader import Answer, Done, Failed, Job, Went
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
 
     from imgbuild.digest import Readable
     from imgbuild.model.oci import Descriptor
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
 
-Read: TypeAlias = "Callable[[Descriptor, Digest, Task], LayerScan]"
-"""As `steps.layers.read_layer`."""
+
+class Read(Protocol):
+    """As `steps.layers.read_layer`."""
+
+    def __call__(self, layer: Descriptor, diff_id: Digest, task: Task, /, *, assumed: bool = False) -> LayerScan:
+        """Read one layer whole."""
+        ...
+
+
 WORTH_BYTES = 512 * MIB
 """of layers as stored; to begin a process costs as much as to read 50 MB."""
 _MOST = 8
@@ -77,7 +84,7 @@ class _Readers:
         for child in self._idle:
             child.end()
 
-    def read(self, layer: Descriptor, diff_id: Digest, task: Task) -> LayerScan:
+    def read(self, layer: Descriptor, diff_id: Digest, task: Task, /, *, assumed: bool = False) -> LayerScan:
         """Read one layer whole, as `read_layer`; a `ToolError` where its process does not live as long.
 
         Where no process can be begun, it is read here, which is said.
@@ -87,13 +94,13 @@ class _Readers:
             child = self._take()
         except (OSError, GoneError) as error:
             self._warn(str(error))
-            return read_layer(context, layer, diff_id, task)
+            return read_layer(context, layer, diff_id, task, assumed=assumed)
         with (
             self._lent(child, layer),
             open_layer(context, layer) as stream,
             context.progress.part(f"layer {layer.digest.encoded[:12]}", layer.size) as part,
         ):
-            answer = _Talk(context, child, (task, part)).read(stream, layer, diff_id)
+            answer = _Talk(context, child, (task, part)).read(stream, layer, diff_id, assumed=assumed)
             if isinstance(answer, Failed):
                 answer.raise_it()
         assert isinstance(answer, Done)  # noqa: S101 - else it was raised
@@ -151,7 +158,7 @@ class _Talk:
         self._child = child
         self._tasks = tasks
 
-    def read(self, stream: Readable, layer: Descriptor, diff_id: Digest) -> Done | Failed:
+    def read(self, stream: Readable, layer: Descriptor, diff_id: Digest, *, assumed: bool) -> Done | Failed:
         """What it says of a layer; `stream` is not read if the layer is in the store."""
         context = self._context
         file = os.fsencode(context.store.path(layer.digest)) if context.places.is_stored(layer) else None
@@ -160,6 +167,7 @@ class _Talk:
             digest=str(layer.digest),
             size=layer.size,
             diff_id=str(diff_id),
+            assumed=assumed,
             cache=os.fsencode(context.cache.root),
             file=file,
         )
