@@ -34,7 +34,6 @@ from tests.support.remote import BASE, Remote, base_to, moved, registries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from imgbuild.digest import Digest
     from imgbuild.model.oci import Descriptor
     from imgbuild.progress import Task
     from imgbuild.steps.context import Context
