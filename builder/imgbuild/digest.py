@@ -22,7 +22,7 @@ _DRAIN_BYTES = 16 * CHUNK_BYTES
 """bytes. Reading and hashing do without the interpreter's lock; to get it back takes up to 5 ms."""
 _BESIDE_BYTES = 4 * CHUNK_BYTES
 """bytes from which on to hand them to another thread is worth it."""
-_BESIDE_PIECES = 4
+_BESIDE_PIECES = 2
 """that wait for that thread at most."""
 
 
