@@ -375,6 +375,7 @@ def test_C52_eight_writers_at_once_lose_nothing(
         for writer in writers:
             writer.start()
         for writer in writers:
-            writer.join(60)
+            writer.join(300)
+        assert not any(writer.is_alive() for writer in writers)
         wanted = {Digest.of(document(subject, number)) for share in shares for number in share}
         assert listed(found.repository, subject) == wanted
