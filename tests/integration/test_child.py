@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+class EnoughError(Exception):
+    """Whoever waits has had enough."""
+
+
+def enough() -> None:
+    raise EnoughError
+
+
 @pytest.fixture
 def child(tmp_path: Path) -> Iterator[Child]:
     found = Child(echoing.__name__, anonymous(tmp_path))
@@ -64,12 +72,6 @@ def test_a_stream_that_is_not_read_on_is_not_waited_for_and_the_reason_comes(chi
 
 
 def test_whoever_gives_a_stream_is_asked_whether_to_go_on_and_told_that_nobody_reads(child: Child) -> None:
-    class EnoughError(Exception):
-        pass
-
-    def enough() -> None:
-        raise EnoughError
-
     child.send(b"sleep")
     with pytest.raises(EnoughError):
         child.give(bytes(16 * MIB), enough)
@@ -122,12 +124,6 @@ def test_one_that_cannot_be_begun_says_why(tmp_path: Path) -> None:
 
 
 def test_whoever_waits_is_asked_whether_to_go_on(child: Child) -> None:
-    class EnoughError(Exception):
-        pass
-
-    def enough() -> None:
-        raise EnoughError
-
     child.send(b"sleep")
     with pytest.raises(EnoughError):
         child.receive(enough)

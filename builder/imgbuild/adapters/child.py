@@ -52,7 +52,7 @@ _ALLOCATOR = {
     "MALLOC_TOP_PAD_": str(1 * MIB),
 }
 """For glibc's malloc (mallopt(3)), unless the user says otherwise: what is freed is kept and used again. By itself it
-would go back to the kernel and be asked for anew with each piece of a layer, a twelfth of the time of reading one."""
+would go back to the kernel and be asked for anew with each piece of a layer, 1.5 of 20.5 seconds for a base of 4 GB."""
 
 
 class GoneError(Exception):

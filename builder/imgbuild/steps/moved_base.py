@@ -27,6 +27,7 @@ ROWS = 200
 _TEXT = 300
 """characters of one text of the base."""
 _ELSEWHERE = "elsewhere"
+"""instead of a state: the step touches another path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
